@@ -1,0 +1,372 @@
+/* Opening a checkpoint: finds its files, reads their headers, joins them into one table sorted by name.
+ *
+ * Which files: as transformers looks, model.safetensors first, then the index. The index decides: a shard holds exactly
+ * the tensors that the index says it holds, no more and no fewer, so that every name has one meaning. All files are
+ * opened once and stay open, so that what was checked is what is read later.
+ */
+#include "loader/checkpoint.h"
+
+#include "shard_index.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define WEIGHTS_NAME "model.safetensors"
+#define INDEX_NAME "model.safetensors.index.json"
+
+struct nw_checkpoint {
+    nw_memory      *mem;
+    char           *dir; /* dir_bytes with its NUL */
+    size_t          dir_bytes;
+    nw_file        *files;
+    char          **paths;
+    size_t          file_count;
+    nw_tensor_table table;
+};
+
+/* What opening needs besides the checkpoint itself. */
+typedef struct {
+    nw_checkpoint *checkpoint;
+    nw_io         *io;
+    uint64_t      *read_bytes;
+} opening;
+
+/* -- paths -- */
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t len = strlen(text), end_len = strlen(end);
+    return len >= end_len && strcmp(text + len - end_len, end) == 0;
+}
+
+/* "dir/name" from the account; freed with its strlen() + 1. */
+static char *path_join(nw_memory *mem, const char *dir, const char *name)
+{
+    size_t bytes = strlen(dir) + 1 + strlen(name) + 1;
+    char  *path = nw_memory_alloc(mem, NW_TAG_INDEX, bytes, 1);
+    if (path != NULL) {
+        const char *slash = ends_with(dir, "/") ? "" : "/";
+        snprintf(path, bytes, "%s%s%s", dir, slash, name);
+    }
+    return path;
+}
+
+static void path_free(nw_memory *mem, const char *dir, const char *name, char *path)
+{
+    nw_memory_free(mem, NW_TAG_INDEX, path, strlen(dir) + 1 + strlen(name) + 1, 1);
+}
+
+/* Keeps the directory part of a file's path, or the directory itself. */
+static nw_code set_dir(nw_checkpoint *c, const char *path, bool is_dir, nw_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    size_t      len = is_dir ? strlen(path) : slash == NULL ? 0 : slash == path ? 1 : (size_t)(slash - path);
+    const char *text = len > 0 ? path : ".";
+    len = len > 0 ? len : 1;
+    c->dir = nw_memory_alloc(c->mem, NW_TAG_INDEX, len + 1, 1);
+    if (c->dir == NULL)
+        return nw_memory_fail(c->mem, err, len + 1, path);
+    c->dir_bytes = len + 1;
+    memcpy(c->dir, text, len);
+    return NW_OK;
+}
+
+/* True if the directory has an entry of that name, even a link that leads nowhere (whose opening then says so). */
+static nw_code has_entry(const nw_checkpoint *c, const char *name, bool *ret_has, nw_error *err)
+{
+    char *path = path_join(c->mem, c->dir, name);
+    if (path == NULL)
+        return nw_memory_fail(c->mem, err, PATH_MAX, c->dir);
+    struct stat st;
+    *ret_has = lstat(path, &st) == 0;
+    path_free(c->mem, c->dir, name, path);
+    return NW_OK;
+}
+
+/* -- files -- */
+
+static nw_code files_alloc(nw_checkpoint *c, size_t count, nw_error *err)
+{
+    c->files = nw_memory_alloc(c->mem, NW_TAG_INDEX, count, sizeof *c->files);
+    if (c->files == NULL)
+        return nw_memory_fail(c->mem, err, count * sizeof *c->files, c->dir);
+    for (size_t i = 0; i < count; i++)
+        c->files[i].fd = -1;
+    c->file_count = count;
+    c->paths = nw_memory_alloc(c->mem, NW_TAG_INDEX, count, sizeof *c->paths);
+    return c->paths != NULL ? NW_OK : nw_memory_fail(c->mem, err, count * sizeof *c->paths, c->dir);
+}
+
+/* Opens one file under its path and reads its header. */
+static nw_code file_read(opening *o, size_t index, const char *path, nw_name_fn name_fn, void *name_user, nw_error *err)
+{
+    nw_checkpoint *c = o->checkpoint;
+    size_t         bytes = strlen(path) + 1;
+    c->paths[index] = nw_memory_alloc(c->mem, NW_TAG_INDEX, bytes, 1);
+    if (c->paths[index] == NULL)
+        return nw_memory_fail(c->mem, err, bytes, path);
+    memcpy(c->paths[index], path, bytes);
+
+    nw_file file = {.fd = -1};
+    nw_code rc = nw_file_open(path, &file, err);
+    if (rc != NW_OK)
+        return rc;
+    c->files[index] = file;
+    nw_source source = {
+        .mem = c->mem, .io = o->io, .file = &c->files[index], .path = c->paths[index], .read_bytes = o->read_bytes};
+    return nw_safetensors_read(&source, (uint32_t)index, &c->table, name_fn, name_user, err);
+}
+
+/* -- shards -- */
+
+typedef struct {
+    nw_shard_index *index;
+    uint32_t        shard;
+    const char     *path;
+} shard_reader;
+
+/* The index must list each tensor of the shard, for this shard. */
+static nw_code shard_name(void *user, const char *name, size_t len, const char **ret_name, nw_error *err)
+{
+    shard_reader   *r = user;
+    nw_shard_entry *entry = nw_shard_index_find(r->index, name, len);
+    int             shown = (int)nw_min_size(len, 200);
+    if (entry == NULL)
+        return nw_fail(err, NW_E_FORMAT, 0, "'%s': tensor '%.*s' is not in the index", r->path, shown, name);
+    if (entry->shard != r->shard) {
+        return nw_fail(err, NW_E_FORMAT, 0, "'%s': tensor '%.*s' is in this file, and by the index in '%.100s'",
+                       r->path, shown, name, entry->shard_name);
+    }
+    entry->seen = true;
+    *ret_name = entry->name;
+    return NW_OK;
+}
+
+static nw_code shards_read(opening *o, nw_shard_index *index, nw_error *err)
+{
+    nw_checkpoint *c = o->checkpoint;
+    nw_code        rc = files_alloc(c, index->shard_count, err);
+    for (size_t i = 0; i < index->shard_count && rc == NW_OK; i++) {
+        char *path = path_join(c->mem, c->dir, index->shards[i]);
+        if (path == NULL)
+            return nw_memory_fail(c->mem, err, PATH_MAX, c->dir);
+        shard_reader reader = {.index = index, .shard = (uint32_t)i, .path = path};
+        rc = file_read(o, i, path, shard_name, &reader, err);
+        path_free(c->mem, c->dir, index->shards[i], path);
+    }
+    for (size_t i = 0; i < index->count && rc == NW_OK; i++) {
+        if (!index->entries[i].seen) {
+            rc = nw_fail(err, NW_E_FORMAT, 0, "'%s': tensor '%.200s' is not in '%.100s'", index->path,
+                         index->entries[i].name, index->entries[i].shard_name);
+        }
+    }
+    return rc;
+}
+
+static nw_code index_open(opening *o, const char *path, nw_error *err)
+{
+    nw_checkpoint *c = o->checkpoint;
+    nw_file        file = {.fd = -1};
+    nw_shard_index index = {.mem = c->mem};
+    nw_code        rc = nw_file_open(path, &file, err);
+    if (rc != NW_OK)
+        return rc;
+    nw_source source = {.mem = c->mem, .io = o->io, .file = &file, .path = path, .read_bytes = o->read_bytes};
+    rc = nw_shard_index_read(&source, &c->table.names, &index, err);
+    nw_file_close(&file);
+    if (rc == NW_OK)
+        rc = shards_read(o, &index, err);
+    nw_shard_index_free(&index);
+    return rc;
+}
+
+/* -- what to open -- */
+
+static bool ends_with_any(const char *name, const char *const *ends)
+{
+    while (*ends != NULL && !ends_with(name, *ends))
+        ends++;
+    return *ends != NULL;
+}
+
+/* Weights of another format, by the names that transformers and llama.cpp give them; a training_args.bin is none. */
+static bool other_weights(const char *name)
+{
+    static const char *const torch[] = {".bin", ".bin.index.json", NULL};
+    static const char *const others[] = {".gguf", ".msgpack", ".h5", NULL};
+    return ends_with_any(name, others) || (strncmp(name, "pytorch_model", 13) == 0 && ends_with_any(name, torch));
+}
+
+static nw_code fail_other(const char *dir, const char *name, nw_error *err)
+{
+    return nw_fail(err, NW_E_UNSUPPORTED, 0,
+                   "'%s' has '%.100s' but no " WEIGHTS_NAME ", and only safetensors can be read", dir, name);
+}
+
+/* Neither of the two names is there: says what is. */
+static nw_code fail_nothing(const char *dir, nw_error *err)
+{
+    DIR *d = opendir(dir);
+    if (d == NULL)
+        return nw_fail(err, NW_E_IO, errno, "open '%s'", dir);
+    char           other[256] = "", loose[256] = "";
+    struct dirent *entry;
+    while ((entry = readdir(d)) != NULL) {
+        bool  is_other = other_weights(entry->d_name);
+        bool  is_loose = ends_with(entry->d_name, ".safetensors");
+        char *kept = is_other ? other : loose;
+        /* The first by name, so that the message does not depend on the directory's order. */
+        if ((is_other || is_loose) && (kept[0] == '\0' || strcmp(entry->d_name, kept) < 0))
+            snprintf(kept, sizeof other, "%s", entry->d_name);
+    }
+    closedir(d);
+    if (other[0] != '\0')
+        return fail_other(dir, other, err);
+    if (loose[0] != '\0') {
+        return nw_fail(err, NW_E_FORMAT, 0,
+                       "no " WEIGHTS_NAME " or " INDEX_NAME " in '%s'; to open '%.100s', name that file", dir, loose);
+    }
+    return nw_fail(err, NW_E_FORMAT, 0, "no " WEIGHTS_NAME " or " INDEX_NAME " in '%s'", dir);
+}
+
+static nw_code file_open(opening *o, const char *path, nw_error *err)
+{
+    if (ends_with(path, ".safetensors.index.json"))
+        return index_open(o, path, err);
+    static const char *const others[] = {".bin", ".bin.index.json", ".gguf", ".msgpack", ".h5", ".pt",
+                                         ".pth", ".ckpt",           NULL};
+    if (ends_with_any(path, others))
+        return nw_fail(err, NW_E_UNSUPPORTED, 0, "'%s': only safetensors can be read", path);
+    nw_code rc = files_alloc(o->checkpoint, 1, err);
+    return rc == NW_OK ? file_read(o, 0, path, NULL, NULL, err) : rc;
+}
+
+static nw_code dir_open(opening *o, nw_error *err)
+{
+    nw_checkpoint *c = o->checkpoint;
+    const char    *names[] = {WEIGHTS_NAME, INDEX_NAME};
+    for (size_t i = 0; i < 2; i++) {
+        bool    has = false;
+        nw_code rc = has_entry(c, names[i], &has, err);
+        if (rc != NW_OK)
+            return rc;
+        if (!has)
+            continue;
+        char *path = path_join(c->mem, c->dir, names[i]);
+        if (path == NULL)
+            return nw_memory_fail(c->mem, err, PATH_MAX, c->dir);
+        rc = file_open(o, path, err);
+        path_free(c->mem, c->dir, names[i], path);
+        return rc;
+    }
+    return fail_nothing(c->dir, err);
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    const nw_tensor *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+nw_code nw_checkpoint_open(nw_memory *mem, nw_io *io, const char *path, const nw_log *log, uint64_t *read_bytes,
+                           nw_checkpoint **ret_checkpoint, nw_error *err)
+{
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return nw_fail(err, NW_E_IO, errno, "open '%s'", path);
+    nw_checkpoint *c = nw_memory_alloc(mem, NW_TAG_INDEX, 1, sizeof *c);
+    if (c == NULL)
+        return nw_memory_fail(mem, err, sizeof *c, path);
+    c->mem = mem;
+    c->table.names.mem = mem;
+
+    bool    is_dir = S_ISDIR(st.st_mode);
+    opening o = {.checkpoint = c, .io = io, .read_bytes = read_bytes};
+    nw_code rc = set_dir(c, path, is_dir, err);
+    if (rc == NW_OK)
+        rc = is_dir ? dir_open(&o, err) : file_open(&o, path, err);
+    if (rc != NW_OK) {
+        nw_checkpoint_close(c);
+        return rc;
+    }
+
+    nw_tensor *t = c->table.tensors;
+    if (c->table.count > 0)
+        nw_sort(t, c->table.count, sizeof *t, compare_names);
+    for (size_t i = 1; i < c->table.count; i++)
+        NW_CHECK(strcmp(t[i - 1].name, t[i].name) < 0); /* the scans refuse duplicates */
+    nw_log_line(log, NW_LOG_DEBUG, "'%s': %zu tensors in %zu files", path, c->table.count, c->file_count);
+    *ret_checkpoint = c;
+    return NW_OK;
+}
+
+nw_checkpoint *nw_checkpoint_close(nw_checkpoint *checkpoint)
+{
+    nw_checkpoint *c = checkpoint;
+    if (c == NULL)
+        return NULL;
+    for (size_t i = 0; i < c->file_count; i++) {
+        nw_file_close(&c->files[i]);
+        if (c->paths != NULL && c->paths[i] != NULL)
+            nw_memory_free(c->mem, NW_TAG_INDEX, c->paths[i], strlen(c->paths[i]) + 1, 1);
+    }
+    nw_memory_free(c->mem, NW_TAG_INDEX, c->files, c->file_count, sizeof *c->files);
+    nw_memory_free(c->mem, NW_TAG_INDEX, c->paths, c->file_count, sizeof *c->paths);
+    nw_memory_free(c->mem, NW_TAG_INDEX, c->dir, c->dir_bytes, 1);
+    nw_tensor_table_free(&c->table);
+    nw_memory_free(c->mem, NW_TAG_INDEX, c, 1, sizeof *c);
+    return NULL;
+}
+
+size_t nw_checkpoint_tensor_count(const nw_checkpoint *checkpoint)
+{
+    return checkpoint->table.count;
+}
+
+const nw_tensor *nw_checkpoint_tensor(const nw_checkpoint *checkpoint, size_t index)
+{
+    NW_CHECK(index < checkpoint->table.count);
+    return &checkpoint->table.tensors[index];
+}
+
+const nw_tensor *nw_checkpoint_find(const nw_checkpoint *checkpoint, const char *name)
+{
+    size_t low = 0, high = checkpoint->table.count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        int    order = strcmp(name, checkpoint->table.tensors[middle].name);
+        if (order == 0)
+            return &checkpoint->table.tensors[middle];
+        if (order > 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}
+
+size_t nw_checkpoint_file_count(const nw_checkpoint *checkpoint)
+{
+    return checkpoint->file_count;
+}
+
+const nw_file *nw_checkpoint_file(const nw_checkpoint *checkpoint, size_t index)
+{
+    NW_CHECK(index < checkpoint->file_count);
+    return &checkpoint->files[index];
+}
+
+const char *nw_checkpoint_file_path(const nw_checkpoint *checkpoint, size_t index)
+{
+    NW_CHECK(index < checkpoint->file_count);
+    return checkpoint->paths[index];
+}
+
+const char *nw_checkpoint_dir(const nw_checkpoint *checkpoint)
+{
+    return checkpoint->dir;
+}

@@ -1,0 +1,131 @@
+/* The forward pass, written like the paper: norm, q k v, attention, o, add.
+ *
+ * It asks for weights tile by tile, in the order of the schedule, through nw_weights, and hands rows to nw_team. The runtime
+ * implements both. Nothing here allocates, reads or prints: all buffers are carved from the caller's arena.
+ */
+#ifndef NW_MODEL_FORWARD_H
+#define NW_MODEL_FORWARD_H
+
+#include "base/arena.h"
+#include "model/tensors.h"
+
+/* Inputs longer than this go through BLAS in the encoder and for cross K and V; all else uses our kernels. */
+#define NW_OWN_TOKENS_MAX 16
+
+/* A tile in use: `rows` whole rows of a tensor, from row `first`. */
+typedef struct {
+    uint32_t    tensor, tile;
+    uint64_t    first, rows, cols;
+    uint64_t    strip_rows;
+    nw_dtype    dtype;
+    const void *data; /* [rows, cols] as stored, row-major, any alignment */
+} nw_tile;
+
+/* Where weights come from. All of it is called by the pass's thread; acquire and release strictly in schedule order, one tile
+ * in use at a time. */
+typedef struct {
+    void *user;
+    /* Waits until the tile is there. Errors: NW_E_IO, NW_E_FORMAT, NW_E_CANCELLED. */
+    nw_code (*acquire)(void *user, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err);
+    /* Gives it back; the data may be overwritten at once. */
+    void (*release)(void *user, const nw_tile *tile);
+    /* A resident vector or table as f32, [rows, cols] of its need. */
+    const float *(*vector)(void *user, uint32_t tensor);
+    /* Embedding rows as f32: out [count, d_model]. Errors as acquire. */
+    nw_code (*embed)(void *user, const uint32_t *ids, size_t count, float *out, nw_error *err);
+} nw_weights;
+
+/* Workers. run calls fn(ctx, i, worker) once for every i < n, worker < thread_count, and returns when all are done. */
+typedef struct {
+    void  *user;
+    size_t thread_count;
+    void (*run)(void *user, void (*fn)(void *ctx, size_t i, size_t worker), void *ctx, size_t n);
+} nw_team;
+
+/* K and V of one stack of attention, for one sequence: pages of page_positions positions behind a table. Rows are written once and never
+ * moved. A page has, for each decoder block, K [page_positions, inner] and then V [page_positions, inner], f32. */
+#define NW_PAGE_POSITIONS 64
+typedef struct {
+    float   **pages;          /* page table: the page of positions p * page_positions ..; borrowed */
+    uint32_t  page_positions; /* positions in a page: 64, or fewer when a whole sequence is shorter */
+    uint32_t  page_count;     /* entries that are valid */
+    uint32_t  length;         /* positions written */
+} nw_kv;
+
+/* f32 elements of one page. */
+static inline size_t nw_kv_page_floats(const nw_config *c, uint32_t page_positions)
+{
+    return (size_t)c->decoder_blocks * 2 * page_positions * nw_config_inner(c);
+}
+
+/* One sequence being decoded. */
+typedef struct {
+    uint32_t     token; /* the token to feed: the start token, then what was chosen */
+    nw_kv       *self;  /* its length is the position of `token`; one row is added by the pass */
+    const nw_kv *cross; /* made by nw_forward_cross */
+} nw_lane;
+
+/* The most that one session will ask for. */
+typedef struct {
+    size_t input_tokens;  /* of one prompt */
+    size_t output_tokens; /* positions of the decoder's K and V */
+    size_t lanes;         /* columns of a decode pass */
+    size_t threads;
+} nw_maxima;
+
+typedef struct nw_forward nw_forward; /* its parts are carved; see nw_forward_layout */
+
+struct nw_forward {
+    const nw_config  *config;
+    const nw_tensors *tensors;
+    const nw_kernels *kernels;
+    nw_weights        weights;
+    nw_team           team;
+    nw_maxima         maxima;
+    /* Buffers of a decode pass; always resident. T = lanes. */
+    struct {
+        float *x, *h;  /* [T, d_model] residual stream; normed */
+        float *q, *a;  /* [T, inner] queries; what attention gives */
+        float *ff;     /* [T, d_ff] */
+        float *scores; /* [threads, the longest K] */
+    } decode;
+    /* Buffers of an encode pass, over the encoder scratch (nw_forward_encode_layout); T = input tokens. */
+    struct {
+        float *x, *h, *q, *k, *v, *a, *ff;
+        float *scores; /* [threads, NW_COLS_MAX, input_tokens] */
+    } encode;
+    float    *strip; /* [threads, strip_floats] a strip's weights as f32, for BLAS */
+    float    *out;   /* [threads, out_floats] a strip's products [columns, strip rows], before they are joined to the output */
+    size_t    strip_floats, out_floats;
+    uint32_t *bucket_encoder, *bucket_decoder; /* [bucket_distances] bucket of a distance */
+    size_t    bucket_distances; /* distances that have an entry; beyond, the last one holds */
+};
+
+/* Carves what is always resident. Also used for measuring: the arena may have no base. f is filled; config, tensors, kernels
+ * and maxima must be set before. */
+void nw_forward_layout(nw_forward *f, nw_arena *a);
+
+/* Carves what only an encode pass needs: the caller may overlay it with other things between passes. */
+void nw_forward_encode_layout(nw_forward *f, nw_arena *a);
+
+/* Fills the bucket tables after nw_forward_layout with a base. */
+void nw_forward_prepare(nw_forward *f);
+
+/* Encoder states of one prompt, after the final norm: *ret_states [count, d_model], inside the encode buffers.
+ * ids must be < vocab_size, 1 <= count <= maxima.input_tokens. Walks NW_PASS_ENCODE once.
+ * Errors  what weights.acquire gave; the buffers then hold nothing of use. */
+NW_MUST_USE nw_code nw_forward_encode(nw_forward *f, const uint32_t *ids, size_t count, float **ret_states,
+                                      nw_error *err);
+
+/* Cross-attention K and V of every decoder block from states [count, d_model]. kv's pages must have room for count positions;
+ * its length becomes count. Walks NW_PASS_CROSS once. */
+NW_MUST_USE nw_code nw_forward_cross(nw_forward *f, const float *states, size_t count, nw_kv *kv, nw_error *err);
+
+/* One token of every lane (1 <= lane_count <= maxima.lanes): logits [lane_count, vocab_size]; each lane's self K/V grows by one row.
+ * Lanes do not see each other: a lane's logits have the same bits whatever runs beside it. Walks NW_PASS_DECODE once. */
+NW_MUST_USE nw_code nw_forward_decode(nw_forward *f, nw_lane *lanes, size_t lane_count, float *logits, nw_error *err);
+
+/* Natural log of the softmax of logits [n] at `index`: log p(index). */
+double nw_log_probability(const nw_kernels *k, const float *logits, size_t n, size_t index);
+
+#endif

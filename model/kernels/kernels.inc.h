@@ -1,0 +1,506 @@
+/* Every kernel, once, over the 16 lanes of the lanes header that was included before this file.
+ *
+ * Included by kernels_<name>.c, which sets KERNELS_NAME; compiled with that instruction set's flags and -ffp-contract=off, so
+ * that a multiply and an add are fused where v16_fma says so and nowhere else. What the compiler is free to choose (unrolling,
+ * order of independent chains, registers) changes no bit: each element's chain is written out here.
+ *
+ * The matrix product is tiles of TILE_ROWS rows by up to TILE_COLS columns, all of k at once, sums in registers. Several rows
+ * hide the latency of the chains, several columns share one decoding of the weights. Rows that are missing in the last tile are
+ * computed as copies of its first and dropped; that costs less than a second set of tiles. */
+#include "lanes.h"
+
+/* ---- matrix product ------------------------------------------------------------------------------------------------- */
+
+/* How far ahead of its use a weight is fetched, over all rows of a tile: enough to cover the latency of memory at its full
+ * rate (100 ns at 40 GB/s are 4 KiB), and little enough to stay in the first cache until it is used. */
+#define AHEAD_BYTES ((size_t)8192)
+#define LINE_BYTES  ((size_t)64)
+
+/* The rows that one tile works on. What lies ahead of element i of a row is `near` bytes after it while i < near_end, then
+ * `far` bytes: the place in the same row of this tile or a later one. */
+typedef struct {
+    const unsigned char *w;
+    size_t               row_bytes, rows, k;
+    size_t               near_end;
+    uintptr_t            near, far;
+} tile_rows;
+
+LANES_INLINE size_t weight_bytes(nw_dtype d) { return d == NW_F32 ? 4 : 2; }
+
+LANES_INLINE v16 load_weights(nw_dtype d, const unsigned char *p)
+{
+    return d == NW_F32 ? v16_load(p) : d == NW_BF16 ? v16_load_bf16(p) : v16_load_f16(p);
+}
+
+LANES_INLINE v16 part_weights(nw_dtype d, const unsigned char *p, size_t n)
+{
+    return d == NW_F32 ? v16_load_part(p, n, v16_set(0)) : d == NW_BF16 ? v16_part_bf16(p, n) : v16_part_f16(p, n);
+}
+
+/* One step of every chain: 16 elements from i on, or their first `part`. */
+LANES_INLINE void tile_step(nw_dtype d, size_t rows, size_t cols, v16 sum[TILE_SUMS], const unsigned char *const w[TILE_SUMS],
+                            const float *const x[TILE_SUMS], size_t i, size_t part)
+{
+    v16 weights[TILE_SUMS];
+    LANES_UNROLL
+    for (size_t r = 0; r < rows; r++) {
+        const unsigned char *at = w[r] + i * weight_bytes(d);
+        weights[r] = part == 16 ? load_weights(d, at) : part_weights(d, at, part);
+    }
+    LANES_UNROLL
+    for (size_t c = 0; c < cols; c++) {
+        v16 input = part == 16 ? v16_load(x[c] + i) : v16_load_part(x[c] + i, part, v16_set(0));
+        LANES_UNROLL
+        for (size_t r = 0; r < rows; r++)
+            sum[c * rows + r] = v16_fma(weights[r], input, sum[c * rows + r]);
+    }
+}
+
+/* Prefetching never faults, so what lies ahead may be past the end of the weights; hence no pointer arithmetic. */
+LANES_INLINE void tile_fetch(nw_dtype d, size_t rows, const unsigned char *const w[TILE_SUMS], size_t i, uintptr_t ahead)
+{
+    LANES_UNROLL
+    for (size_t r = 0; r < rows; r++) {
+        uintptr_t at = (uintptr_t)w[r] + i * weight_bytes(d) + ahead;
+        __builtin_prefetch((const void *)at, 0, 3);
+        if (weight_bytes(d) == 4)
+            __builtin_prefetch((const void *)(at + LINE_BYTES), 0, 3);
+    }
+}
+
+LANES_INLINE void tile(nw_dtype d, size_t rows, size_t cols, float *y, size_t ldy, const float *x, size_t ldx,
+                       const tile_rows *t, bool fetch)
+{
+    v16                  sum[TILE_SUMS];
+    const unsigned char *w[TILE_SUMS];
+    const float         *column[TILE_SUMS];
+    LANES_UNROLL
+    for (size_t s = 0; s < rows * cols; s++)
+        sum[s] = v16_set(0);
+    LANES_UNROLL
+    for (size_t r = 0; r < rows; r++)
+        w[r] = r < t->rows ? t->w + r * t->row_bytes : t->w;
+    LANES_UNROLL
+    for (size_t c = 0; c < cols; c++)
+        column[c] = x + c * ldx;
+
+    size_t i = 0, k = t->k;
+    size_t pairs_end = k & ~(size_t)31;
+    if (fetch) {
+        for (size_t end = nw_min_size(t->near_end, pairs_end); i < end; i += 32) {
+            tile_fetch(d, rows, w, i, t->near);
+            tile_step(d, rows, cols, sum, w, column, i, 16);
+            tile_step(d, rows, cols, sum, w, column, i + 16, 16);
+        }
+    }
+    for (; i < pairs_end; i += 32) {
+        if (fetch)
+            tile_fetch(d, rows, w, i, t->far);
+        tile_step(d, rows, cols, sum, w, column, i, 16);
+        tile_step(d, rows, cols, sum, w, column, i + 16, 16);
+    }
+    if (k - i >= 16) {
+        tile_step(d, rows, cols, sum, w, column, i, 16);
+        i += 16;
+    }
+    if (i < k)
+        tile_step(d, rows, cols, sum, w, column, i, k - i);
+
+    float  out[TILE_SUMS];
+    size_t last = rows * cols - 1;
+    LANES_UNROLL
+    for (size_t s = 0; s <= last; s += 4)
+        v16_sum4(out + s, sum[s], sum[nw_min_size(s + 1, last)], sum[nw_min_size(s + 2, last)], sum[nw_min_size(s + 3, last)]);
+    LANES_UNROLL
+    for (size_t c = 0; c < cols; c++) {
+        if (t->rows == rows)
+            memcpy(y + c * ldy, out + c * rows, rows * sizeof y[0]);
+        else
+            memcpy(y + c * ldy, out + c * rows, t->rows * sizeof y[0]);
+    }
+}
+
+/* One function per type and number of columns. Only the first group of columns fetches ahead. */
+typedef void (*tile_fn)(float *y, size_t ldy, const float *x, size_t ldx, const tile_rows *t, bool fetch);
+
+#define TILE_FUNCTION(d, cols)                                                                                         \
+    static __attribute__((noinline)) void tile_##d##_##cols(float *y, size_t ldy, const float *x, size_t ldx,          \
+                                                            const tile_rows *t, bool fetch)                            \
+    {                                                                                                                  \
+        size_t rows = (cols) == 1 ? TILE_ROWS_ONE : TILE_ROWS;                                                         \
+        if (fetch)                                                                                                     \
+            tile(d, rows, cols, y, ldy, x, ldx, t, true);                                                              \
+        else                                                                                                           \
+            tile(d, rows, cols, y, ldy, x, ldx, t, false);                                                             \
+    }
+TILE_EACH(TILE_FUNCTION, NW_F32)
+TILE_EACH(TILE_FUNCTION, NW_BF16)
+TILE_EACH(TILE_FUNCTION, NW_F16)
+
+#define TILE_ENTRY(d, cols) [d][(cols)-1] = tile_##d##_##cols,
+static const tile_fn tile_functions[NW_DTYPE_COUNT][TILE_COLS] = {
+    TILE_EACH(TILE_ENTRY, NW_F32) TILE_EACH(TILE_ENTRY, NW_BF16) TILE_EACH(TILE_ENTRY, NW_F16)};
+
+/* Sets what lies ahead: AHEAD_BYTES shared by the rows of a tile are `ahead` elements of each, in this tile or some tiles on. */
+static void tile_look_ahead(tile_rows *t, nw_dtype d, size_t rows)
+{
+    size_t ahead = AHEAD_BYTES / rows / weight_bytes(d);
+    size_t tiles = ahead / t->k;
+    size_t rest = (ahead % t->k) & ~(size_t)31;
+    size_t tile_bytes = rows * t->row_bytes;
+    t->near_end = t->k - rest;
+    t->near = tiles * tile_bytes + rest * weight_bytes(d);
+    t->far = t->near + tile_bytes - t->k * weight_bytes(d);
+}
+
+LANES_INLINE void matmul(nw_dtype d, float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *w, size_t ldw,
+                         size_t rows, size_t k)
+{
+    NW_CHECK(cols >= 1 && cols <= NW_COLS_MAX);
+    NW_CHECK(k >= 1);
+    NW_CHECK(ldw >= k || rows <= 1);
+    size_t    step = cols == 1 ? TILE_ROWS_ONE : TILE_ROWS;
+    size_t    groups = (cols + TILE_COLS - 1) / TILE_COLS;
+    tile_rows t = {.row_bytes = ldw * weight_bytes(d), .k = k};
+    tile_look_ahead(&t, d, step);
+    /* Weights without gaps go on in the next strip of the tile; rows of a head's keys end here. */
+    bool fetch_on = ldw == k;
+    for (size_t r = 0; r < rows; r += step) {
+        t.w = (const unsigned char *)w + r * t.row_bytes;
+        t.rows = nw_min_size(step, rows - r);
+        bool fetch = fetch_on || rows - r > step;
+        for (size_t g = 0, c = 0; g < groups; g++) {
+            size_t width = (cols - c + groups - g - 1) / (groups - g);
+            tile_functions[d][width - 1](y + c * ldy + r, ldy, x + c * ldx, ldx, &t, fetch && g == 0);
+            c += width;
+        }
+    }
+}
+
+#define MATMUL(name, d)                                                                                                \
+    static void name(float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *w, size_t ldw,         \
+                     size_t rows, size_t k)                                                                            \
+    {                                                                                                                  \
+        matmul(d, y, ldy, x, ldx, cols, w, ldw, rows, k);                                                              \
+    }
+MATMUL(matmul_f32, NW_F32)
+MATMUL(matmul_bf16, NW_BF16)
+MATMUL(matmul_f16, NW_F16)
+
+/* ---- weighted sum of rows ------------------------------------------------------------------------------------------- */
+
+/* `queries` rows of out by `vectors` times 16 columns (with one vector: its first `part`), all of j. */
+LANES_INLINE void mix_tile(size_t queries, size_t vectors, size_t part, float *out, size_t ldo, const float *p, size_t ldp,
+                           const float *v, size_t ldv, size_t j_count)
+{
+    v16 sum[MIX_QUERIES * MIX_VECTORS];
+    LANES_UNROLL
+    for (size_t s = 0; s < queries * vectors; s++) {
+        const float *at = out + s / vectors * ldo + s % vectors * 16;
+        sum[s] = part == 16 ? v16_load(at) : v16_load_part(at, part, v16_set(0));
+    }
+    for (size_t j = 0; j < j_count; j++) {
+        v16 value[MIX_VECTORS];
+        LANES_UNROLL
+        for (size_t u = 0; u < vectors; u++) {
+            const float *at = v + j * ldv + u * 16;
+            value[u] = part == 16 ? v16_load(at) : v16_load_part(at, part, v16_set(0));
+        }
+        LANES_UNROLL
+        for (size_t q = 0; q < queries; q++) {
+            v16 weight = v16_set(p[q * ldp + j]);
+            LANES_UNROLL
+            for (size_t u = 0; u < vectors; u++)
+                sum[q * vectors + u] = v16_fma(weight, value[u], sum[q * vectors + u]);
+        }
+    }
+    LANES_UNROLL
+    for (size_t s = 0; s < queries * vectors; s++) {
+        float *at = out + s / vectors * ldo + s % vectors * 16;
+        if (part == 16)
+            v16_store(at, sum[s]);
+        else
+            v16_store_part(at, sum[s], part);
+    }
+}
+
+LANES_INLINE void mix_rows(size_t queries, float *out, size_t ldo, const float *p, size_t ldp, const float *v, size_t ldv,
+                           size_t j_count, size_t d)
+{
+    size_t i = 0;
+    for (; d - i >= MIX_VECTORS * 16; i += MIX_VECTORS * 16)
+        mix_tile(queries, MIX_VECTORS, 16, out + i, ldo, p, ldp, v + i, ldv, j_count);
+    for (; d - i >= 16; i += 16)
+        mix_tile(queries, 1, 16, out + i, ldo, p, ldp, v + i, ldv, j_count);
+    if (i < d)
+        mix_tile(queries, 1, d - i, out + i, ldo, p, ldp, v + i, ldv, j_count);
+}
+
+static void mix(float *out, size_t ldo, const float *p, size_t ldp, size_t q_count, const float *v, size_t ldv, size_t j_count,
+                size_t d)
+{
+    NW_CHECK(q_count >= 1 && q_count <= NW_COLS_MAX);
+    size_t q = 0;
+    for (; q_count - q >= MIX_QUERIES; q += MIX_QUERIES)
+        mix_rows(MIX_QUERIES, out + q * ldo, ldo, p + q * ldp, ldp, v, ldv, j_count, d);
+    for (; q < q_count; q++)
+        mix_rows(1, out + q * ldo, ldo, p + q * ldp, ldp, v, ldv, j_count, d);
+}
+
+/* ---- exp ------------------------------------------------------------------------------------------------------------ */
+
+/* e^x = 2^n * e^r with n = round(x / ln 2) and |r| <= ln 2 / 2 (a little more, by rounding). Adding 1.5 * 2^23 rounds to an
+ * integer in the sum's low bits. ln 2 is taken off in two parts. e^r = 1 + r + r^2 q(r), q of degree 4 fitted for the least
+ * relative error (3.4e-9). 2^n is applied as two factors, each a normal number: the first product is exact, so the second
+ * rounds once where the result is subnormal, and overflows to infinity where it must. Clamping keeps n in -150 .. 128: beyond,
+ * results are 0 and infinity. NaN stays NaN (it is the second operand of both clamps). */
+LANES_INLINE v16 exp16(v16 x)
+{
+    const float magic = 0x1.8p23f;
+    x = v16_min(v16_set(89.0f), v16_max(v16_set(-104.0f), x));
+    v16 shifted = v16_fma(x, v16_set(0x1.715476p+0f), v16_set(magic));
+    v16 n = v16_sub(shifted, v16_set(magic));
+    v16 r = v16_fma(n, v16_set(-0x1.62e4p-1f), x);
+    r = v16_fma(n, v16_set(-0x1.7f7d1cp-20f), r);
+
+    v16 q = v16_fma(r, v16_set(0x1.6a4da6p-10f), v16_set(0x1.123e58p-7f));
+    q = v16_fma(r, q, v16_set(0x1.5558b8p-5f));
+    q = v16_fma(r, q, v16_set(0x1.55548cp-3f));
+    q = v16_fma(r, q, v16_set(0x1.fffffcp-2f));
+    v16 e = v16_add(v16_fma(v16_mul(r, r), q, r), v16_set(1.0f));
+
+    v16i power = v16i_sub(v16_bits(shifted), v16_bits(v16_set(magic)));
+    v16i half = v16i_halve(power);
+    v16i rest = v16i_sub(power, half);
+    e = v16_mul(e, v16_of_bits(v16i_exponent(v16i_add(half, v16i_set(127)))));
+    return v16_mul(e, v16_of_bits(v16i_exponent(v16i_add(rest, v16i_set(127)))));
+}
+
+LANES_INLINE float sum16(v16 a)
+{
+    float sums[4];
+    v16_sum4(sums, a, a, a, a);
+    return sums[0];
+}
+
+/* The largest value, NaN left out; -infinity if there is none. */
+static float largest(const float *x, size_t n)
+{
+    v16    best[2] = {v16_set(-INFINITY), v16_set(-INFINITY)};
+    size_t i = 0;
+    for (; n - i >= 32; i += 32) {
+        best[0] = v16_max(v16_load(x + i), best[0]);
+        best[1] = v16_max(v16_load(x + i + 16), best[1]);
+    }
+    for (; i < n; i += 16)
+        best[0] = v16_max(v16_load_part(x + i, nw_min_size(n - i, 16), best[0]), best[0]);
+
+    float lanes[16];
+    v16_store(lanes, v16_max(best[0], best[1]));
+    float max = lanes[0];
+    for (size_t l = 1; l < 16; l++)
+        max = lanes[l] > max ? lanes[l] : max;
+    return max;
+}
+
+static void exp_sum(const float *x, size_t n, float *ret_max, float *ret_sum)
+{
+    NW_CHECK(n >= 1);
+    float  max = largest(x, n);
+    v16    shift = v16_set(max), sum = v16_set(0);
+    size_t i = 0;
+    for (; n - i >= 16; i += 16)
+        sum = v16_add(sum, exp16(v16_sub(v16_load(x + i), shift)));
+    if (i < n) /* lanes beyond the end add exp(-infinity) = 0 */
+        sum = v16_add(sum, exp16(v16_sub(v16_load_part(x + i, n - i, v16_set(-INFINITY)), shift)));
+    *ret_max = max;
+    *ret_sum = sum16(sum);
+}
+
+static void scale(float *y, float factor, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] *= factor;
+}
+
+static void softmax(float *x, size_t n)
+{
+    NW_CHECK(n >= 1);
+    v16    shift = v16_set(largest(x, n)), sum = v16_set(0);
+    size_t i = 0;
+    for (; n - i >= 16; i += 16) {
+        v16 e = exp16(v16_sub(v16_load(x + i), shift));
+        v16_store(x + i, e);
+        sum = v16_add(sum, e);
+    }
+    if (i < n) {
+        v16 e = exp16(v16_sub(v16_load_part(x + i, n - i, v16_set(-INFINITY)), shift));
+        v16_store_part(x + i, e, n - i);
+        sum = v16_add(sum, e);
+    }
+    scale(x, 1.0f / sum16(sum), n);
+}
+
+/* ---- activations ---------------------------------------------------------------------------------------------------- */
+
+/* x * sigmoid(z), by exp(-|z|), which cannot overflow: small results keep their relative accuracy. */
+LANES_INLINE v16 times_sigmoid(v16 x, v16 z)
+{
+    v16 one = v16_set(1.0f), zero = v16_set(0);
+    v16 e = exp16(v16_sub(zero, v16_abs(z)));
+    return v16_mul(x, v16_div(v16_select_less(z, zero, e, one), v16_add(one, e)));
+}
+
+/* 1 + tanh(u) = 2 sigmoid(2u); the constants are 2 sqrt(2/pi) and that times 0.044715. */
+LANES_INLINE v16 gelu_tanh(v16 x)
+{
+    v16 twice = v16_mul(x, v16_fma(v16_set(0x1.2444f2p-4f), v16_mul(x, x), v16_set(0x1.988454p+0f)));
+    return times_sigmoid(x, twice);
+}
+
+/* x times the normal distribution's Phi(x), without the cancellation of 1 + erf(x / sqrt 2) for negative x.
+ *
+ * With t = |x|: Phi(-t) = exp(-t^2 / 2) * R(t). R (Mills' ratio over sqrt(2 pi)) is smooth, from 1/2 down to 0.4/t, and is a
+ * polynomial of degree 9 in (t - 4) / (t + 4), fitted to 2.4e-8 of its value on 0 .. 15, beyond which exp gives 0. The
+ * rounding error of t^2 is put back: exp(-(s + d) / 2) = exp(-s / 2) * (1 - d / 2). */
+LANES_INLINE v16 gelu_erf(v16 x)
+{
+    v16 one = v16_set(1.0f), zero = v16_set(0);
+    v16 t = v16_min(v16_set(15.0f), v16_abs(x));
+    v16 v = v16_div(v16_sub(t, v16_set(4.0f)), v16_add(t, v16_set(4.0f)));
+    v16 ratio = v16_fma(v, v16_set(-0x1.084e1ap-14f), v16_set(-0x1.58597cp-13f));
+    ratio = v16_fma(v, ratio, v16_set(0x1.5894d4p-11f));
+    ratio = v16_fma(v, ratio, v16_set(0x1.06129cp-11f));
+    ratio = v16_fma(v, ratio, v16_set(-0x1.1677d6p-7f));
+    ratio = v16_fma(v, ratio, v16_set(0x1.f9b618p-6f));
+    ratio = v16_fma(v, ratio, v16_set(-0x1.25b5e6p-4f));
+    ratio = v16_fma(v, ratio, v16_set(0x1.fd74fcp-4f));
+    ratio = v16_fma(v, ratio, v16_set(-0x1.5cf97ep-3f));
+    ratio = v16_fma(v, ratio, v16_set(0x1.82b4bcp-4f));
+
+    v16 minus_half = v16_set(-0.5f);
+    v16 square = v16_mul(t, t);
+    v16 rest = v16_fma(t, t, v16_sub(zero, square));
+    v16 e = exp16(v16_mul(minus_half, square));
+    e = v16_fma(v16_mul(minus_half, rest), e, e);
+    v16 phi = v16_mul(e, ratio);
+    return v16_mul(x, v16_select_less(x, zero, phi, v16_sub(one, phi)));
+}
+
+LANES_INLINE v16 act16(nw_activation act, v16 x)
+{
+    switch (act) {
+    case NW_ACT_RELU: return v16_max(v16_set(0), x);
+    case NW_ACT_GELU_TANH: return gelu_tanh(x);
+    case NW_ACT_GELU_ERF: return gelu_erf(x);
+    case NW_ACT_SILU: return times_sigmoid(x, x);
+    case NW_ACT_NONE: break;
+    }
+    return x;
+}
+
+LANES_INLINE void activate_as(nw_activation act, float *x, size_t n)
+{
+    size_t i = 0;
+    for (; n - i >= 16; i += 16)
+        v16_store(x + i, act16(act, v16_load(x + i)));
+    if (i < n)
+        v16_store_part(x + i, act16(act, v16_load_part(x + i, n - i, v16_set(0))), n - i);
+}
+
+static void activate(float *x, size_t n, nw_activation act)
+{
+    switch (act) {
+    case NW_ACT_NONE: return;
+    case NW_ACT_RELU: activate_as(NW_ACT_RELU, x, n); return;
+    case NW_ACT_GELU_TANH: activate_as(NW_ACT_GELU_TANH, x, n); return;
+    case NW_ACT_GELU_ERF: activate_as(NW_ACT_GELU_ERF, x, n); return;
+    case NW_ACT_SILU: activate_as(NW_ACT_SILU, x, n); return;
+    }
+    nw_trap("a known activation", __FILE__, __LINE__);
+}
+
+/* ---- the rest ------------------------------------------------------------------------------------------------------- */
+
+/* A plain square root instruction, not libm's wrapper that also sets errno: IEEE 754 rounds both alike. */
+static void norm(float *y, const float *x, const float *g, size_t n, float eps)
+{
+    NW_CHECK(n >= 1);
+    v16    squares = v16_set(0);
+    size_t i = 0;
+    for (; n - i >= 16; i += 16) {
+        v16 a = v16_load(x + i);
+        squares = v16_fma(a, a, squares);
+    }
+    if (i < n) {
+        v16 a = v16_load_part(x + i, n - i, v16_set(0));
+        squares = v16_fma(a, a, squares);
+    }
+    float mean = sum16(squares) / (float)n;
+    float factor = 1.0f / sqrtf(mean + eps);
+    for (i = 0; i < n; i++)
+        y[i] = g[i] * (x[i] * factor);
+}
+
+static void add(float *y, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] += x[i];
+}
+
+static void multiply(float *y, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] *= x[i];
+}
+
+LANES_INLINE void widen(nw_dtype d, float *y, const unsigned char *w, size_t n)
+{
+    size_t i = 0;
+    for (; n - i >= 16; i += 16)
+        v16_store(y + i, load_weights(d, w + i * weight_bytes(d)));
+    if (i < n)
+        v16_store_part(y + i, part_weights(d, w + i * weight_bytes(d), n - i), n - i);
+}
+
+static void widen_f32(float *y, const void *w, size_t n) { memcpy(y, w, n * sizeof y[0]); }
+static void widen_bf16(float *y, const void *w, size_t n) { widen(NW_BF16, y, (const unsigned char *)w, n); }
+static void widen_f16(float *y, const void *w, size_t n) { widen(NW_F16, y, (const unsigned char *)w, n); }
+
+static size_t argmax(const float *x, size_t n)
+{
+    NW_CHECK(n >= 1);
+    float  max = largest(x, n);
+    size_t i = 0;
+    for (; n - i >= 16; i += 16) {
+        uint32_t found = v16_equal(v16_load(x + i), v16_set(max));
+        if (found != 0)
+            return i + (size_t)__builtin_ctz(found);
+    }
+    for (; i < n; i++) {
+        if (x[i] == max)
+            return i;
+    }
+    return 0; /* all NaN */
+}
+
+/* One name per variant: nw_kernels_portable, ... */
+#define KERNELS_JOIN_(a, b) a##b
+#define KERNELS_JOIN(a, b)  KERNELS_JOIN_(a, b)
+#define KERNELS_TEXT_(a)    #a
+#define KERNELS_TEXT(a)     KERNELS_TEXT_(a)
+
+const nw_kernels KERNELS_JOIN(nw_kernels_, KERNELS_NAME) = {
+    .name = KERNELS_TEXT(KERNELS_NAME),
+    .matmul = {[NW_F32] = matmul_f32, [NW_BF16] = matmul_bf16, [NW_F16] = matmul_f16},
+    .mix = mix,
+    .norm = norm,
+    .softmax = softmax,
+    .activate = activate,
+    .add = add,
+    .multiply = multiply,
+    .scale = scale,
+    .widen = {[NW_F32] = widen_f32, [NW_BF16] = widen_bf16, [NW_F16] = widen_f16},
+    .argmax = argmax,
+    .exp_sum = exp_sum,
+};

@@ -1,0 +1,13 @@
+/* Fault points of the project's own tests. */
+#ifndef NW_RUNTIME_HOOKS_H
+#define NW_RUNTIME_HOOKS_H
+
+#include "base/memory.h"
+#include "loader/io_fake.h"
+
+struct nw_hooks {
+    nw_memory_fault *memory; /* NULL: allocations do not fail on purpose */
+    nw_io_fake      *io;     /* NULL: the real device */
+};
+
+#endif

@@ -1,0 +1,335 @@
+/* narrows: runs a T5 model that is larger than the memory it is given.
+ *
+ * A **model** is what the files say: configuration, tensors, tokenizer. It is opened from headers alone. A **session** is a
+ * model at work under a budget: worker threads, a window over the weights, K and V, and the requests that are being served.
+ *
+ *     nw_model   *model;   nw_model_open(&(nw_model_options){.path = "flan-t5-xl"}, &model, &err);
+ *     nw_session *session; nw_session_open(model, &(nw_session_options){.budget_bytes = 1 << 30}, &session, &err);
+ *     nw_session_generate(session, &(nw_request){.input_ids = ids, .input_count = n, .on_token = print}, &result, &err);
+ *
+ * Errors are values (base/error.h). No function prints, exits or keeps global state. One thread uses a model and its sessions
+ * at a time, except for nw_session_stop. Options structs are zero-initialised: zero is each field's documented default.
+ *
+ * The budget bounds the resident memory of the whole process (VmHWM), not just of this library: what the program around it
+ * has resident when a session is opened is counted in. A program that allocates afterwards must leave itself room by
+ * asking for less.
+ */
+#ifndef NARROWS_H
+#define NARROWS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/log.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define NW_API __attribute__((visibility("default")))
+
+/* "0.1.0" */
+NW_API const char *nw_version(void);
+
+/* Prepares the process for a tight budget; a program calls it first in main(), if at all: one malloc arena with fixed
+ * thresholds, no transparent huge pages but where asked for. Changes settings of the whole process. */
+NW_API void nw_process_setup(void);
+
+/* ---- sizes and the machine -------------------------------------------------------------------------------------------- */
+
+/* What the machine, and every control group above this process, leave for it, in bytes. Reclaimable page cache counts as free. */
+typedef struct {
+    uint64_t available; /* what could be used now */
+    uint64_t total;     /* the smallest limit: of a control group, or the machine's memory */
+    char     limited_by[96]; /* what `available` comes from, for people: "MemAvailable", "memory.max of /a/b" */
+} nw_machine_memory;
+NW_API void nw_machine_memory_read(nw_machine_memory *ret);
+
+/* The budget that `auto` means: what is available less a reserve of an eighth, at least 64 MiB, for the rest of the system. */
+NW_API uint64_t nw_budget_auto(const nw_machine_memory *memory);
+
+/* Parses "900M", "1.5G", "2GB" (10^9 based), "2GiB", "60%" (of what is available), "auto". False if it is none of these. */
+NW_API bool nw_budget_parse(const char *text, const nw_machine_memory *memory, uint64_t *ret_bytes);
+
+/* Parses a size as above, without % and auto. */
+NW_API bool nw_bytes_parse(const char *text, uint64_t *ret_bytes);
+
+/* "192M", "1.5G"; with `up`, rounded up. Returns buf. */
+NW_API const char *nw_bytes_format(uint64_t bytes, bool up, char buf[16]);
+
+/* Resident memory of this process now and at its highest, in bytes (VmRSS, VmHWM). */
+NW_API uint64_t nw_process_resident(void);
+NW_API uint64_t nw_process_peak(void);
+
+/* ---- model ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct nw_model nw_model;
+
+/* For the project's own tests: fault points and the fake device (runtime/hooks.h). NULL elsewhere. */
+typedef struct nw_hooks nw_hooks;
+
+/* How files are read: io_uring, or a pool of threads; AUTO takes io_uring where the kernel allows it. */
+typedef enum { NW_READ_AUTO, NW_READ_URING, NW_READ_THREADS } nw_read_with;
+
+typedef struct {
+    const char *path;         /* a directory, a .safetensors file, or owner/name in the local Hugging Face cache */
+    const char *tokenizer;    /* a spiece.model or a directory with one; NULL: beside the model */
+    uint64_t    budget_bytes; /* the process's budget: bounds parsing and the tokenizer; 0: none */
+    nw_read_with io;
+    nw_log      log;
+    nw_hooks   *hooks;
+} nw_model_options;
+
+/* Opens a model from its headers; no weights are read.
+ * Errors  NW_E_ARG (no such model), NW_E_IO, NW_E_FORMAT, NW_E_UNSUPPORTED, NW_E_BUDGET, NW_E_MEMORY. */
+NW_API NW_MUST_USE nw_code nw_model_open(const nw_model_options *options, nw_model **ret_model, nw_error *err);
+NW_API nw_model *nw_model_close(nw_model *model); /* after its sessions; takes NULL; returns NULL */
+
+/* What a model is, for people and programs. Strings belong to the model. */
+typedef struct {
+    const char *path;    /* of the directory or file */
+    const char *family;  /* "T5 v1.0", "T5 v1.1 / Flan-T5", "mT5", "UMT5", "ByT5", "UL2", "MADLAD", ... as far as the files tell */
+    const char *model_type;
+    uint32_t    vocab_size, d_model, d_kv, d_ff, heads, encoder_blocks, decoder_blocks;
+    uint32_t    relative_buckets, relative_distance;
+    const char *activation; /* "gated-gelu", "relu", ... */
+    bool        head_tied, bias_per_block;
+    uint32_t    pad_id, start_id, eos_id;
+    uint64_t    parameters;      /* weights that the model has, each counted once */
+    uint64_t    weight_bytes;    /* of these in the files */
+    uint64_t    encoder_bytes, cross_bytes, decode_bytes; /* of an encoder pass, of cross-attention K and V, of one decoded token */
+    uint64_t    type_bytes[3];   /* f32, bf16, f16 */
+    size_t      file_count;
+    size_t      tensor_count;    /* in the files, used or not */
+} nw_model_info;
+NW_API void nw_model_describe(const nw_model *model, nw_model_info *ret);
+
+typedef struct {
+    const char *name, *dtype, *file; /* as the files have them; belong to the model */
+    uint32_t    dim_count;
+    uint64_t    dims[8];
+    uint64_t    bytes, offset; /* offset from the start of the file */
+    bool        used;          /* the model needs it */
+} nw_tensor_info;
+NW_API bool        nw_model_tensor(const nw_model *model, size_t index, nw_tensor_info *ret); /* false: no more */
+NW_API const char *nw_model_file(const nw_model *model, size_t index, uint64_t *ret_bytes);    /* NULL: no more */
+
+/* ---- tokenizer -------------------------------------------------------------------------------------------------------- */
+
+/* What the tokenizer's files say. kind: "sentencepiece", "bytes" (ByT5), or "none". */
+typedef struct {
+    const char *kind;
+    const char *path; /* NULL if there is no file */
+    uint32_t    pieces, extra_ids;
+} nw_tokenizer_info;
+NW_API NW_MUST_USE nw_code nw_model_tokenizer_describe(nw_model *model, nw_tokenizer_info *ret, nw_error *err);
+
+/* Text to ids, the end token appended. Loads the tokenizer if it is not loaded.
+ * ids, cap   room; at most cap ids are written.   ret_count  how many there are in all.
+ * Errors     NW_E_TOKENIZER; NW_E_BUDGET (loading it would not fit); NW_E_IO. */
+NW_API NW_MUST_USE nw_code nw_model_encode_text(nw_model *model, const char *text, size_t len, uint32_t *ids, size_t cap,
+                                                size_t *ret_count, nw_error *err);
+
+/* The characters of a text that the vocabulary lacks, as UTF-8 separated by spaces; returns how many. The tokenizer must be loaded. */
+NW_API size_t nw_model_unknown_text(nw_model *model, const char *text, size_t len, char *buf, size_t cap);
+
+/* Gives the tokenizer's memory back. Ids can still be decoded. nw_session_open does it, unless keep_tokenizer is set. */
+NW_API void nw_model_tokenizer_release(nw_model *model);
+
+/* The raw piece of an id; length 0 if it has none. Needs no loaded tokenizer. Returns NULL on error (the files are unusable). */
+NW_API const char *nw_model_piece(nw_model *model, uint32_t id, size_t *ret_len, nw_error *err);
+
+/* Ids to text, streaming: what is written is always whole UTF-8 characters. Zero-initialise a decoder per sequence. */
+typedef struct {
+    bool          started;
+    unsigned char held[4];
+    uint32_t      held_count;
+} nw_text;
+/* Appends the text of one id, or with id NW_TEXT_END what is held back, to buf; returns its bytes, at most cap.
+ * NW_TEXT_MAX of room always suffices. Without a tokenizer it writes nothing. */
+#define NW_TEXT_END UINT32_MAX
+#define NW_TEXT_MAX 16384
+NW_API size_t nw_model_decode_text(nw_model *model, nw_text *text, uint32_t id, char *buf, size_t cap);
+
+/* ---- plan ------------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint64_t     budget_bytes;      /* 0: auto */
+    size_t       max_input_tokens;  /* of one prompt, end token included; 0: 512 */
+    size_t       max_output_tokens; /* new tokens of one answer; 0: 256 */
+    size_t       max_lanes;         /* requests that advance together; 0: 1 */
+    unsigned     threads;           /* 0: as many as this process may use (affinity, CPU quota) */
+    nw_read_with io;
+    uint64_t     window_bytes;   /* 0: chosen */
+    uint64_t     pins_bytes;     /* most that may be kept resident; 0: what fits */
+    bool         pins_off;       /* keep nothing */
+    bool         prefetch_off;   /* read each tile when it is needed: to see what prefetch is worth */
+    bool         force;          /* accept a budget above what the machine has available */
+    bool         keep_tokenizer; /* more text will be encoded while the session is open */
+    const char  *kernels;        /* "portable", "avx2", ...; NULL: the fastest */
+    double       disk_rate, memory_rate; /* bytes a second, for predictions; 0: an assumption (nw_plan says which) */
+    nw_log       log;
+    nw_hooks    *hooks;
+} nw_session_options;
+
+/* Where the budget goes, and what the run will read. All in bytes unless named otherwise. */
+typedef struct {
+    uint64_t budget;
+    uint64_t smallest; /* budget that works for these maxima */
+    struct {
+        uint64_t process;   /* program and libraries (declared) */
+        uint64_t threads;   /* stacks, BLAS buffers (declared) */
+        uint64_t io;        /* rings, I/O threads (declared) */
+        uint64_t tokenizer; /* piece table, and the tokenizer if it is kept */
+        uint64_t index;     /* tensors, tiles, schedules */
+        uint64_t vectors;   /* norms and bias tables */
+        uint64_t kv_self, kv_cross;
+        uint64_t activations; /* of decoding: always there */
+        uint64_t encode;      /* of an encoder pass: overlays the last pins */
+        uint64_t window;
+        uint64_t pins;    /* includes the room that `encode` overlays */
+        uint64_t reserve; /* the kernel's share: budget / 512 + 1 MiB */
+    } part;
+    uint64_t tokenizer_peak; /* resident while prompts are encoded, before all else */
+    uint32_t slot_count;     /* of the window */
+    uint64_t slot_bytes;
+    uint64_t decode_tiles, pinned_tiles;
+    uint64_t pinned_bytes;
+    bool     embedding_resident; /* the table is pinned too */
+    struct {
+        uint64_t open;       /* headers, configuration */
+        uint64_t tokenizer;  /* if text is encoded or decoded */
+        uint64_t vectors;    /* once a session */
+        uint64_t encode;     /* encoder blocks, once a prompt */
+        uint64_t cross;      /* cross-attention K and V, once a prompt */
+        uint64_t first_pass; /* decode pass that fills pins, after a prompt was encoded into an empty session */
+        uint64_t next_pass;  /* any later decode pass */
+        uint64_t ahead;      /* of a next pass, when its predecessor ends: read for nothing if that gave the end token */
+        uint64_t refill;     /* pins that an encoder pass drops and the first decode pass after it reads again */
+        uint64_t embedding_row; /* one row of the embedding, when it is not resident or cached */
+    } read;
+    double   disk_rate, memory_rate; /* bytes a second that the predictions assume */
+    double   seconds_first_token, seconds_per_token;
+    unsigned threads;
+    uint64_t budget_all_resident; /* budget at which every decode weight stays: no reads after the first pass */
+} nw_plan;
+
+/* Makes the plan that a session with these options would follow. Reads nothing but what the model already knows.
+ * Errors  NW_E_BUDGET with bytes_needed: the plan is filled all the same, so that a caller can show it; NW_E_ARG. */
+NW_API NW_MUST_USE nw_code nw_plan_make(nw_model *model, const nw_session_options *options, nw_plan *ret, nw_error *err);
+
+/* One block of the plan: what of it is resident between decode passes. Cross-attention's K and V weights are not counted: they are
+ * read once a prompt. */
+typedef struct {
+    char     name[32]; /* "encoder 0", "decoder 3", "head", "embedding" */
+    uint64_t bytes;    /* of its decode (or encode) weights */
+    uint64_t pinned_bytes;
+} nw_plan_block;
+/* Blocks in schedule order, encoder first: at most `cap` are written, *ret_count is how many there are. Errors as nw_plan_make. */
+NW_API NW_MUST_USE nw_code nw_plan_blocks(nw_model *model, const nw_session_options *options, nw_plan_block *blocks, size_t cap,
+                                          size_t *ret_count, nw_error *err);
+
+/* ---- session ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct nw_session nw_session;
+
+/* Opens a session: threads, reader, arena. Closes the model's tokenizer first unless keep_tokenizer is set.
+ * Errors  NW_E_BUDGET with bytes_needed; NW_E_ARG; NW_E_IO; NW_E_MEMORY. */
+NW_API NW_MUST_USE nw_code nw_session_open(nw_model *model, const nw_session_options *options, nw_session **ret_session,
+                                           nw_error *err);
+NW_API nw_session *nw_session_close(nw_session *session); /* takes NULL; returns NULL */
+
+typedef enum { NW_FINISH_NONE, NW_FINISH_EOS, NW_FINISH_LENGTH, NW_FINISH_STOP } nw_finish;
+
+/* One new token of a request. */
+typedef struct {
+    uint64_t     request; /* as nw_session_submit gave it */
+    size_t       index;   /* 0: the first new token */
+    uint32_t     id;
+    double       logprob; /* natural log of its probability by the raw logits; NaN unless asked for */
+    const float *logits;  /* [vocab_size], raw; lives during the call */
+    nw_finish    finish;  /* NONE: more will come */
+} nw_token;
+
+typedef struct {
+    const uint32_t *input_ids; /* copied; end token included by the caller */
+    size_t          input_count;
+    const uint32_t *forced_ids; /* what the answer must begin with (copied); NULL: nothing. Reported like chosen tokens */
+    size_t          forced_count;
+    size_t          max_new_tokens; /* 0: the session's max_output_tokens */
+    bool            logprobs;
+    /* Called for each token, on the stepping thread; returning false ends the request (finish STOP). May be NULL. */
+    bool (*on_token)(void *user, const nw_token *token);
+    void *user;
+} nw_request;
+
+/* Takes a request in; it starts with the next step that has a lane free.
+ * Errors  NW_E_ARG (ids out of range, empty input, longer than the session's maxima); NW_E_MEMORY when too many wait. */
+NW_API NW_MUST_USE nw_code nw_session_submit(nw_session *session, const nw_request *request, uint64_t *ret_id, nw_error *err);
+
+/* One pass for every live request, after encoding what has just got a lane; each then gets one token.
+ * ret_live  requests that are not finished, waiting ones included; 0: nothing to do.
+ * Errors    NW_E_IO, NW_E_FORMAT, NW_E_CANCELLED: all requests are dropped; the session can be used again. */
+NW_API NW_MUST_USE nw_code nw_session_step(nw_session *session, size_t *ret_live, nw_error *err);
+
+/* Drops a request; unknown ids are ignored. */
+NW_API void nw_session_cancel(nw_session *session, uint64_t id);
+
+/* From a signal handler or another thread: the pass under way ends with NW_E_CANCELLED within a tile. */
+NW_API void nw_session_stop(nw_session *session);
+
+typedef struct {
+    uint32_t *ids;   /* room for max_new_tokens; may be NULL */
+    double   *logprobs; /* the same; may be NULL */
+    size_t    count; /* written: new tokens, end token included */
+    nw_finish finish;
+} nw_result;
+
+/* Submits one request and steps until it is done; other requests of the session advance too. */
+NW_API NW_MUST_USE nw_code nw_session_generate(nw_session *session, const nw_request *request, nw_result *result, nw_error *err);
+
+/* Encoder states of one input: states [count, d_model] f32, after the final norm. Errors as step and submit. */
+NW_API NW_MUST_USE nw_code nw_session_encode(nw_session *session, const uint32_t *ids, size_t count, float *states,
+                                             nw_error *err);
+
+typedef struct {
+    uint64_t    budget_bytes;
+    uint64_t    peak_rss_bytes;  /* VmHWM now */
+    uint64_t    accounted_bytes; /* peak of what this library itself took */
+    uint64_t    bytes_read;      /* from model files, by the model and this session */
+    uint64_t    weight_bytes_used; /* weights that passes have multiplied */
+    uint64_t    embedding_rows_read;
+    uint64_t    pinned_bytes; /* resident now */
+    uint64_t    window_bytes;
+    uint64_t    passes, tokens, prompts;
+    double      seconds_load;        /* opening the model and the session */
+    double      seconds_encode;      /* of the last prompt: encoder and cross-attention K and V */
+    double      seconds_first_token; /* of the last prompt: from the start of its encoding to its first token */
+    double      seconds_decode;      /* all decode passes but each prompt's first */
+    uint64_t    decode_passes;       /* of these */
+    double      seconds_waited;      /* for tiles that were not there yet */
+    const char *io;      /* "uring", "threads" */
+    const char *kernels; /* "avx512" */
+    unsigned    threads;
+    /* Where the pass under way is, for a progress line. */
+    const char *pass;    /* "encode", "cross", "decode", "idle" */
+    uint32_t    block, block_count;
+} nw_stats;
+NW_API void nw_session_stats(const nw_session *session, nw_stats *ret);
+
+/* Called at most every 50 ms of a pass, on the stepping thread, while the session works. fn NULL: never. */
+NW_API void nw_session_on_progress(nw_session *session, void (*fn)(void *user, const nw_stats *stats), void *user);
+
+/* Reads every tile that one decode pass would read, in the same order by the same reader, without computing: the disk's own
+ * rate, to measure beside real passes. ret_bytes: what was read. */
+NW_API NW_MUST_USE nw_code nw_session_read_pass(nw_session *session, uint64_t *ret_bytes, double *ret_seconds, nw_error *err);
+
+/* Reads all of `bytes` of memory by the session's workers: the memory's own rate. Returns bytes a second. */
+NW_API double nw_session_memory_rate(nw_session *session);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

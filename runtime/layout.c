@@ -1,0 +1,117 @@
+#include "layout.h"
+
+static size_t measure(size_t *last, const nw_arena *a)
+{
+    size_t bytes = a->used - *last;
+    *last = a->used;
+    return bytes;
+}
+
+size_t nw_embed_tiles(const nw_model *m)
+{
+    bool decodes = m->config.decoder_blocks > 0;
+    return decodes && m->tensors.embed != m->tensors.head ? (size_t)m->places[m->tensors.embed].cut.tile_count : 0;
+}
+
+static size_t vector_floats(const nw_model *m)
+{
+    size_t floats = 0;
+    for (uint32_t i = 0; i < m->tensors.count; i++) {
+        if (m->tensors.list[i].vector)
+            floats += (size_t)nw_round_up(m->tensors.list[i].rows * m->tensors.list[i].cols, 16);
+    }
+    return floats;
+}
+
+static void place_vectors(nw_parts *p, nw_arena *a, const nw_model *m)
+{
+    p->vectors = nw_carve(a, m->tensors.count, sizeof *p->vectors, 64);
+    float *next = nw_carve(a, vector_floats(m), sizeof(float), 64);
+    if (next == NULL)
+        return;
+    for (uint32_t i = 0; i < m->tensors.count; i++) {
+        const nw_tensor_need *n = &m->tensors.list[i];
+        p->vectors[i] = n->vector ? next : NULL;
+        if (n->vector)
+            next += nw_round_up(n->rows * n->cols, 16);
+    }
+}
+
+/* A pool of pages for `lanes` sequences, and the tables that point into it. */
+static void place_kv(const nw_config *c, nw_arena *a, nw_kv **ret_kv, float ***ret_table, float **ret_pool, size_t lanes,
+                     uint32_t positions, uint32_t pages)
+{
+    size_t floats = nw_kv_page_floats(c, positions);
+    *ret_kv = nw_carve(a, lanes, sizeof **ret_kv, 64);
+    *ret_table = nw_carve(a, lanes * pages, sizeof **ret_table, 64);
+    *ret_pool = floats > 0 ? nw_carve(a, lanes * pages * floats, sizeof(float), 64) : NULL;
+    if (*ret_kv == NULL || *ret_pool == NULL)
+        return;
+    for (size_t i = 0; i < lanes * pages; i++)
+        (*ret_table)[i] = *ret_pool + i * floats;
+    for (size_t i = 0; i < lanes; i++)
+        (*ret_kv)[i] = (nw_kv){.pages = *ret_table + i * pages, .page_positions = positions, .page_count = pages};
+}
+
+static void place_slots(nw_parts *p, nw_arena *a, const nw_shape *s)
+{
+    p->slots = nw_carve(a, s->slot_count, sizeof *p->slots, 64);
+    p->slot_bytes = nw_carve(a, s->slot_count, s->slot_bytes, s->align);
+    if (p->slots == NULL || p->slot_bytes == NULL)
+        return;
+    for (uint32_t i = 0; i < s->slot_count; i++)
+        p->slots[i].bytes = p->slot_bytes + i * s->slot_bytes;
+}
+
+size_t nw_parts_encode_bytes(const nw_model *m, const nw_maxima *maxima)
+{
+    nw_arena   a = nw_arena_measure();
+    nw_forward f = {.config = &m->config, .tensors = &m->tensors, .maxima = *maxima};
+    nw_forward_encode_layout(&f, &a);
+    return (size_t)nw_round_up(a.used, 4096);
+}
+
+void nw_parts_layout(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape *s)
+{
+    const nw_config *c = &m->config;
+    const nw_maxima *x = &s->maxima;
+    size_t           last = a->used;
+    size_t           row = (size_t)m->places[m->tensors.embed].row_bytes;
+
+    p->pins = nw_carve(a, m->step_count[NW_PASS_DECODE], sizeof *p->pins, 64);
+    p->embed_pins = nw_carve(a, nw_embed_tiles(m), sizeof *p->embed_pins, 64);
+    p->lanes = nw_carve(a, x->lanes, sizeof *p->lanes, 64);
+    p->request_ids = nw_carve(a, (x->lanes + NW_WAITING_MAX) * (x->input_tokens + x->output_tokens), sizeof *p->request_ids, 64);
+    p->row_ids = nw_carve(a, NW_ROW_CACHE, sizeof *p->row_ids, 64);
+    p->row_cache = nw_carve(a, NW_ROW_CACHE, row, 64);
+    p->row_buffers = nw_carve(a, NW_ROW_BATCH, s->row_bytes, s->align);
+    p->index_bytes = measure(&last, a);
+
+    place_vectors(p, a, m);
+    p->vector_bytes = measure(&last, a);
+
+    p->forward.config = c;
+    p->forward.tensors = &m->tensors;
+    p->forward.maxima = *x;
+    nw_forward_layout(&p->forward, a);
+    p->logits = c->decoder_blocks > 0 ? nw_carve(a, x->lanes * c->vocab_size, sizeof(float), 64) : NULL;
+    p->activation_bytes = measure(&last, a);
+
+    place_kv(c, a, &p->self, &p->self_table, &p->self_pool, x->lanes, s->self_positions, s->self_pages);
+    p->self_bytes = measure(&last, a);
+    place_kv(c, a, &p->cross, &p->cross_table, &p->cross_pool, x->lanes, s->cross_positions, s->cross_pages);
+    p->cross_bytes = measure(&last, a);
+
+    place_slots(p, a, s);
+    p->window_bytes = measure(&last, a);
+
+    p->encode_bytes = nw_parts_encode_bytes(m, x);
+    NW_CHECK(s->region_bytes >= p->encode_bytes);
+    p->region = nw_carve(a, s->region_bytes, 1, s->align);
+    if (p->region != NULL) {
+        p->encode_scratch = p->region + nw_round_down(s->region_bytes - p->encode_bytes, 64);
+        nw_arena scratch = nw_arena_over(p->encode_scratch, (size_t)(p->region + s->region_bytes - p->encode_scratch));
+        nw_forward_encode_layout(&p->forward, &scratch);
+        NW_CHECK(!scratch.failed);
+    }
+}

@@ -1,0 +1,82 @@
+/* The session's arena: what is in it and where. Laid out twice by the same code: once with no base, to learn its size for the
+ * plan, once over the mapping.
+ *
+ *   [ index | buffers | K and V | rows | window slots | region: pins, its tail overlaid by the encoder's scratch ]
+ */
+#ifndef NW_RUNTIME_LAYOUT_H
+#define NW_RUNTIME_LAYOUT_H
+
+#include "model_state.h"
+
+enum {
+    NW_ROW_CACHE = 64, /* embedding rows remembered: tokens repeat */
+    NW_ROW_BATCH = 16, /* embedding rows read at once for a prompt */
+    NW_WAITING_MAX = 4 /* requests that may wait beside those in lanes */
+};
+
+/* What the layout depends on besides the model. */
+typedef struct {
+    nw_maxima maxima;
+    uint32_t  self_positions, self_pages;   /* of a page; pages of a lane */
+    uint32_t  cross_positions, cross_pages;
+    uint32_t  slot_count;
+    size_t    slot_bytes;   /* the largest aligned read of any tile */
+    size_t    row_bytes;    /* the aligned read of one embedding row */
+    size_t    region_bytes; /* pins and encoder scratch */
+    size_t    align;        /* of buffers that are read into */
+} nw_shape;
+
+typedef enum { NW_SLOT_FREE, NW_SLOT_READING, NW_SLOT_READY, NW_SLOT_IN_USE } nw_slot_state;
+
+/* A place that a tile is read into: a slot of the window, or a pin. */
+typedef struct {
+    nw_slot_state  state;
+    nw_pass        pass; /* whose step it holds */
+    size_t         step;
+    bool           stale; /* being read for nothing: nobody will ask for it */
+    int            os_errno; /* of the read; 0: none */
+    unsigned char *bytes;
+} nw_slot;
+
+/* A pin: a tile that stays. */
+typedef struct {
+    uint64_t      at;    /* offset in the region; NW_NOT_PINNED: streamed */
+    nw_slot_state state; /* FREE: empty; READY: filled */
+    int           os_errno;
+} nw_pin;
+#define NW_NOT_PINNED UINT64_MAX
+
+typedef struct {
+    nw_forward     forward; /* its buffers; the rest is set by the session */
+    float         *logits;  /* [lanes, vocab_size] */
+    float        **vectors; /* [tensors]: resident norms and bias tables as f32, NULL for matrices */
+    nw_lane       *lanes;
+    nw_kv         *self, *cross;            /* [lanes] */
+    float        **self_table, **cross_table; /* [lanes, pages] */
+    float         *self_pool, *cross_pool;
+    uint32_t      *request_ids; /* [lanes + NW_WAITING_MAX, input + output]: inputs and forced tokens of requests */
+    uint32_t      *row_ids;     /* [NW_ROW_CACHE] */
+    unsigned char *row_cache;   /* [NW_ROW_CACHE, stored row] */
+    unsigned char *row_buffers; /* [NW_ROW_BATCH, row_bytes] */
+    nw_pin        *pins;        /* [decode steps] */
+    nw_pin        *embed_pins;  /* [tiles of the embedding]; only when it is not the head */
+    nw_slot       *slots;
+    unsigned char *slot_bytes;
+    unsigned char *region;
+    unsigned char *encode_scratch; /* within the region, at its end */
+
+    /* Bytes by part, for the plan. */
+    size_t index_bytes, vector_bytes, activation_bytes, self_bytes, cross_bytes, window_bytes, encode_bytes;
+} nw_parts;
+
+/* Carves everything; p->forward's config, tensors, kernels and maxima are set from the model and the shape. Places for the encoder's
+ * scratch are carved from the region's end by nw_parts_encode. */
+void nw_parts_layout(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape *s);
+
+/* Bytes of an encoder pass's scratch. */
+size_t nw_parts_encode_bytes(const nw_model *m, const nw_maxima *maxima);
+
+/* Tiles of the embedding that may be pinned beside the schedule: none if the head is tied to it. */
+size_t nw_embed_tiles(const nw_model *m);
+
+#endif

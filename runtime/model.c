@@ -1,0 +1,231 @@
+/* Opening a model: the loader finds tensors by name, the configuration says which ones must be there and of what shape, and this
+ * file joins the two. Nothing of the weights is read. */
+#include "model_state.h"
+
+#include "system.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { CONFIG_BYTES_MAX = 1 << 20, NAME_MAX_BYTES = 128 };
+
+const char *nw_version(void) { return NW_VERSION; }
+
+nw_extent nw_model_extent(const nw_model *m, nw_step step)
+{
+    const nw_place *p = &m->places[step.tensor];
+    uint64_t        offset = p->tensor->offset + nw_cut_first(&p->cut, step.tile) * p->row_bytes;
+    return nw_file_extent(nw_checkpoint_file(m->checkpoint, p->tensor->file), offset, nw_model_tile_rows(m, step) * p->row_bytes);
+}
+
+const nw_file *nw_model_tensor_file(const nw_model *m, uint32_t tensor)
+{
+    return nw_checkpoint_file(m->checkpoint, m->places[tensor].tensor->file);
+}
+
+const char *nw_model_tensor_path(const nw_model *m, uint32_t tensor)
+{
+    return nw_checkpoint_file_path(m->checkpoint, m->places[tensor].tensor->file);
+}
+
+nw_code nw_model_io_open(nw_model *m, nw_io **ret_io, nw_error *err)
+{
+    if (m->hooks != NULL && m->hooks->io != NULL)
+        return nw_io_fake_open(&m->memory, m->hooks->io, 1, ret_io, err);
+    nw_io_options options = {.choice = m->io, .depth = 1, .threads = 1};
+    return nw_io_open(&m->memory, &options, ret_io, err);
+}
+
+static char *copy_string(nw_memory *mem, const char *text)
+{
+    char *copy = nw_memory_alloc(mem, NW_TAG_INDEX, strlen(text) + 1, 1);
+    if (copy != NULL)
+        memcpy(copy, text, strlen(text) + 1);
+    return copy;
+}
+
+static void free_string(nw_memory *mem, char *text)
+{
+    if (text != NULL)
+        nw_memory_free(mem, NW_TAG_INDEX, text, strlen(text) + 1, 1);
+}
+
+/* ---- configuration ---- */
+
+static nw_code read_config(nw_model *m, nw_io *io, nw_error *err)
+{
+    char path[4096];
+    int  len = snprintf(path, sizeof path, "%s/config.json", nw_checkpoint_dir(m->checkpoint));
+    if (len < 0 || (size_t)len >= sizeof path)
+        return nw_fail(err, NW_E_ARG, 0, "'%s': the path is too long", m->path);
+    char   *json = NULL;
+    size_t  bytes = 0;
+    nw_code rc = nw_file_read_whole(&m->memory, NW_TAG_INDEX, io, path, CONFIG_BYTES_MAX, &json, &bytes, &m->open_bytes, err);
+    if (rc != NW_OK)
+        return rc;
+    rc = nw_config_parse(&m->memory, path, json, bytes, &m->config, err);
+    nw_memory_free(&m->memory, NW_TAG_INDEX, json, bytes + 1, 1);
+    return rc;
+}
+
+static bool has_tensor(void *user, const char *name)
+{
+    return nw_checkpoint_find(user, name) != NULL;
+}
+
+/* ---- tensors ---- */
+
+static nw_code check_shape(const nw_model *m, const nw_tensor_need *need, const nw_tensor *t, nw_error *err)
+{
+    const char *path = nw_checkpoint_file_path(m->checkpoint, t->file);
+    bool        flat = need->rows == 1 && need->vector && need->role != NW_ROLE_BIAS;
+    bool        fits = flat ? t->dim_count == 1 && t->dims[0] == need->cols
+                            : t->dim_count == 2 && t->dims[0] == need->rows && t->dims[1] == need->cols;
+    if (!fits) {
+        char want[64], have[128] = "";
+        snprintf(want, sizeof want, flat ? "[%llu]" : "[%llu, %llu]", (unsigned long long)(flat ? need->cols : need->rows),
+                 (unsigned long long)need->cols);
+        for (uint32_t i = 0, at = 0; i < t->dim_count && at < sizeof have - 24; i++)
+            at += (uint32_t)snprintf(have + at, sizeof have - at, i == 0 ? "%llu" : ", %llu", (unsigned long long)t->dims[i]);
+        return nw_fail(err, NW_E_FORMAT, 0, "%s: tensor %s has the shape [%s]; config.json asks for %s", path, t->name, have, want);
+    }
+    if (!t->known) {
+        return nw_fail(err, NW_E_UNSUPPORTED, 0, "%s: tensor %s has the type %s; only F32, BF16 and F16 can be run", path, t->name,
+                       t->dtype_name);
+    }
+    return NW_OK;
+}
+
+static nw_code bind_tensor(nw_model *m, uint32_t index, nw_error *err)
+{
+    const nw_tensor_need *need = &m->tensors.list[index];
+    char                  name[NAME_MAX_BYTES], first[NAME_MAX_BYTES] = "";
+    const nw_tensor      *t = NULL;
+    for (uint32_t i = 0; t == NULL && nw_tensor_name(&m->config, need, i, name, sizeof name); i++) {
+        if (i == 0)
+            memcpy(first, name, sizeof first);
+        t = nw_checkpoint_find(m->checkpoint, name);
+    }
+    if (t == NULL)
+        return nw_fail(err, NW_E_FORMAT, 0, "%s: tensor %s is missing", m->path, first);
+    nw_code rc = check_shape(m, need, t, err);
+    if (rc != NW_OK)
+        return rc;
+    m->places[index] = (nw_place){
+        .tensor = t, .row_bytes = need->cols * nw_dtype_bytes(t->dtype), .cut = nw_cut_make(need->rows, need->cols)};
+    return NW_OK;
+}
+
+static nw_code bind_tensors(nw_model *m, nw_error *err)
+{
+    nw_tensor_lookup lookup = {.user = m->checkpoint, .has = has_tensor};
+    nw_error         cause = {0};
+    nw_code          rc = nw_config_settle(&m->config, &lookup, &cause);
+    if (rc != NW_OK)
+        return nw_fail(err, rc, 0, "%s: %s", m->path, cause.msg);
+
+    uint32_t        count = nw_tensors_count(&m->config);
+    nw_tensor_need *list = nw_memory_alloc(&m->memory, NW_TAG_INDEX, count, sizeof *list);
+    if (list == NULL)
+        return nw_memory_fail(&m->memory, err, count * sizeof *list, "tensor table");
+    nw_tensors_fill(&m->config, list, &m->tensors);
+    m->places = nw_memory_alloc(&m->memory, NW_TAG_INDEX, count, sizeof *m->places);
+    if (m->places == NULL)
+        return nw_memory_fail(&m->memory, err, count * sizeof *m->places, "tensor table");
+    for (uint32_t i = 0; i < count && rc == NW_OK; i++)
+        rc = bind_tensor(m, i, err);
+    return rc;
+}
+
+static nw_code make_schedules(nw_model *m, nw_error *err)
+{
+    for (int pass = 0; pass < NW_PASS_COUNT; pass++) {
+        size_t count = nw_schedule_count(&m->config, &m->tensors, (nw_pass)pass);
+        m->steps[pass] = nw_memory_alloc(&m->memory, NW_TAG_INDEX, count, sizeof(nw_step));
+        if (m->steps[pass] == NULL)
+            return nw_memory_fail(&m->memory, err, count * sizeof(nw_step), "schedule");
+        m->step_count[pass] = count;
+        nw_schedule_fill(&m->config, &m->tensors, (nw_pass)pass, m->steps[pass]);
+    }
+    return NW_OK;
+}
+
+/* ---- open and close ---- */
+
+static nw_code open_files(nw_model *m, const nw_model_options *o, nw_error *err)
+{
+    char    path[4096];
+    nw_code rc = nw_model_path_find(o->path, path, sizeof path, err);
+    if (rc != NW_OK)
+        return rc;
+    m->path = copy_string(&m->memory, path);
+    if (m->path == NULL)
+        return nw_memory_fail(&m->memory, err, strlen(path) + 1, "model path");
+    if (o->tokenizer != NULL) {
+        m->tokenizer = copy_string(&m->memory, o->tokenizer);
+        if (m->tokenizer == NULL)
+            return nw_memory_fail(&m->memory, err, strlen(o->tokenizer) + 1, "tokenizer path");
+    }
+    nw_io *io = NULL;
+    rc = nw_model_io_open(m, &io, err);
+    if (rc != NW_OK)
+        return rc;
+    rc = nw_checkpoint_open(&m->memory, io, m->path, &m->log, &m->open_bytes, &m->checkpoint, err);
+    if (rc == NW_OK)
+        rc = read_config(m, io, err);
+    nw_io_close(io);
+    return rc;
+}
+
+nw_code nw_model_open(const nw_model_options *options, nw_model **ret_model, nw_error *err)
+{
+    double start = nw_system_seconds();
+    if (options->path == NULL || options->path[0] == '\0')
+        return nw_fail(err, NW_E_ARG, 0, "no model given");
+    /* The model object itself is counted in the account that it holds. */
+    nw_memory mem;
+    nw_memory_init(&mem, options->budget_bytes != 0 ? options->budget_bytes : UINT64_MAX,
+                   options->hooks != NULL ? options->hooks->memory : NULL);
+    nw_model *m = nw_memory_alloc(&mem, NW_TAG_INDEX, 1, sizeof *m);
+    if (m == NULL)
+        return nw_memory_fail(&mem, err, sizeof *m, "model");
+    m->memory = mem;
+    m->log = options->log;
+    m->hooks = options->hooks;
+    m->budget_bytes = options->budget_bytes;
+    m->io = (nw_io_choice)options->io;
+
+    nw_code rc = open_files(m, options, err);
+    if (rc == NW_OK)
+        rc = bind_tensors(m, err);
+    if (rc == NW_OK)
+        rc = make_schedules(m, err);
+    if (rc != NW_OK) {
+        nw_model_close(m);
+        return rc;
+    }
+    m->open_seconds = nw_system_seconds() - start;
+    *ret_model = m;
+    return NW_OK;
+}
+
+nw_model *nw_model_close(nw_model *m)
+{
+    if (m == NULL)
+        return NULL;
+    nw_tokenizer_close(m->encoder);
+    nw_pieces_close(m->pieces);
+    free_string(&m->memory, m->tokenizer_path);
+    for (int pass = 0; pass < NW_PASS_COUNT; pass++)
+        nw_memory_free(&m->memory, NW_TAG_INDEX, m->steps[pass], m->step_count[pass], sizeof(nw_step));
+    uint32_t count = m->tensors.list != NULL ? nw_tensors_count(&m->config) : 0;
+    nw_memory_free(&m->memory, NW_TAG_INDEX, m->places, count, sizeof *m->places);
+    nw_memory_free(&m->memory, NW_TAG_INDEX, m->tensors.list, count, sizeof *m->tensors.list);
+    nw_checkpoint_close(m->checkpoint);
+    free_string(&m->memory, m->tokenizer);
+    free_string(&m->memory, m->path);
+    nw_memory mem = m->memory;
+    nw_memory_free(&mem, NW_TAG_INDEX, m, 1, sizeof *m);
+    NW_CHECK(mem.live == 0);
+    return NULL;
+}

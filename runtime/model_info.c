@@ -1,0 +1,102 @@
+/* What a model is, for people and programs: nw_model_describe and the listings. */
+#include "model_state.h"
+
+#include <string.h>
+
+/* Checkpoints do not say which published family they belong to; these are the marks that tell them apart. */
+static const char *family(const nw_config *c)
+{
+    if (c->byte_tokens)
+        return "ByT5";
+    if (strcmp(c->model_type, "umt5") == 0 || c->bias_per_block)
+        return "UMT5";
+    if (strcmp(c->model_type, "mt5") == 0)
+        return "mT5";
+    if (!c->gated)
+        return "T5 v1.0";
+    if (c->activation == NW_ACT_SILU)
+        return "UL2";
+    return c->pad_id == 1 && c->eos_ids[0] == 2 ? "MADLAD" : "T5 v1.1 / Flan-T5";
+}
+
+static const char *activation_name(const nw_config *c)
+{
+    switch (c->activation) {
+    case NW_ACT_NONE: return "none";
+    case NW_ACT_RELU: return c->gated ? "gated-relu" : "relu";
+    case NW_ACT_GELU_TANH: return c->gated ? "gated-gelu" : "gelu-tanh";
+    case NW_ACT_GELU_ERF: return c->gated ? "gated-gelu-exact" : "gelu-exact";
+    case NW_ACT_SILU: return c->gated ? "gated-silu" : "silu";
+    }
+    nw_trap("an activation", __FILE__, __LINE__);
+}
+
+/* Bytes of the weights that a pass multiplies (not of the aligned reads that fetch them). */
+static uint64_t pass_bytes(const nw_model *m, nw_pass pass)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < m->step_count[pass]; i++)
+        bytes += nw_model_tile_rows(m, m->steps[pass][i]) * m->places[m->steps[pass][i].tensor].row_bytes;
+    return bytes;
+}
+
+void nw_model_describe(const nw_model *m, nw_model_info *ret)
+{
+    const nw_config *c = &m->config;
+    *ret = (nw_model_info){
+        .path = m->path,
+        .family = family(c),
+        .model_type = c->model_type,
+        .vocab_size = c->vocab_size,
+        .d_model = c->d_model,
+        .d_kv = c->d_kv,
+        .d_ff = c->d_ff,
+        .heads = c->head_count,
+        .encoder_blocks = c->encoder_blocks,
+        .decoder_blocks = c->decoder_blocks,
+        .relative_buckets = c->bucket_count,
+        .relative_distance = c->bucket_distance,
+        .activation = activation_name(c),
+        .head_tied = c->head_tied,
+        .bias_per_block = c->bias_per_block,
+        .pad_id = c->pad_id,
+        .start_id = c->start_id,
+        .eos_id = c->eos_ids[0],
+        .encoder_bytes = pass_bytes(m, NW_PASS_ENCODE),
+        .cross_bytes = pass_bytes(m, NW_PASS_CROSS),
+        .decode_bytes = pass_bytes(m, NW_PASS_DECODE),
+        .file_count = nw_checkpoint_file_count(m->checkpoint),
+        .tensor_count = nw_checkpoint_tensor_count(m->checkpoint),
+    };
+    for (uint32_t i = 0; i < m->tensors.count; i++) {
+        const nw_tensor *t = m->places[i].tensor;
+        ret->parameters += m->tensors.list[i].rows * m->tensors.list[i].cols;
+        ret->weight_bytes += t->bytes;
+        ret->type_bytes[t->dtype] += t->bytes;
+    }
+}
+
+bool nw_model_tensor(const nw_model *m, size_t index, nw_tensor_info *ret)
+{
+    if (index >= nw_checkpoint_tensor_count(m->checkpoint))
+        return false;
+    const nw_tensor *t = nw_checkpoint_tensor(m->checkpoint, index);
+    *ret = (nw_tensor_info){.name = t->name,
+                            .dtype = t->dtype_name,
+                            .file = nw_checkpoint_file_path(m->checkpoint, t->file),
+                            .dim_count = t->dim_count,
+                            .bytes = t->bytes,
+                            .offset = t->offset};
+    memcpy(ret->dims, t->dims, sizeof ret->dims);
+    for (uint32_t i = 0; i < m->tensors.count && !ret->used; i++)
+        ret->used = m->places[i].tensor == t;
+    return true;
+}
+
+const char *nw_model_file(const nw_model *m, size_t index, uint64_t *ret_bytes)
+{
+    if (index >= nw_checkpoint_file_count(m->checkpoint))
+        return NULL;
+    *ret_bytes = nw_checkpoint_file(m->checkpoint, index)->size;
+    return nw_checkpoint_file_path(m->checkpoint, index);
+}

@@ -1,0 +1,68 @@
+/* The inside of an nw_model: where the tensors that the configuration needs were found, and the schedules. */
+#ifndef NW_RUNTIME_MODEL_STATE_H
+#define NW_RUNTIME_MODEL_STATE_H
+
+#include "hooks.h"
+#include "loader/checkpoint.h"
+#include "model/forward.h"
+#include "model/tokenizer.h"
+#include "narrows.h"
+
+/* A needed tensor's place in the files. */
+typedef struct {
+    const nw_tensor *tensor;
+    uint64_t         row_bytes;
+    nw_cut           cut;
+} nw_place;
+
+struct nw_model {
+    nw_memory      memory;
+    nw_log         log;
+    nw_hooks      *hooks;
+    nw_io_choice   io;
+    uint64_t       budget_bytes;
+    char          *path;      /* of the directory or file */
+    char          *tokenizer; /* --tokenizer, or NULL */
+    nw_checkpoint *checkpoint;
+    nw_config      config;
+    nw_tensors     tensors;
+    nw_place      *places; /* [tensors.count] */
+    nw_step       *steps[NW_PASS_COUNT];
+    size_t         step_count[NW_PASS_COUNT];
+    uint64_t       open_bytes;      /* read while opening */
+    uint64_t       tokenizer_bytes; /* read for the tokenizer, in all */
+    double         open_seconds;
+
+    /* The tokenizer: facts and pieces are made from the files once, when first asked for. */
+    nw_tokenizer_facts facts;
+    bool               facts_known, has_tokenizer;
+    char              *tokenizer_path; /* of the sentencepiece file; NULL: none */
+    nw_pieces         *pieces;
+    nw_tokenizer      *encoder; /* loaded while prompts are encoded */
+};
+
+/* The aligned read that fetches one tile. */
+nw_extent nw_model_extent(const nw_model *m, nw_step step);
+
+/* Rows of a tile. */
+static inline uint64_t nw_model_tile_rows(const nw_model *m, nw_step step)
+{
+    return nw_cut_rows(&m->places[step.tensor].cut, step.tile);
+}
+
+/* The file a tensor lies in, and its path. */
+const nw_file *nw_model_tensor_file(const nw_model *m, uint32_t tensor);
+const char    *nw_model_tensor_path(const nw_model *m, uint32_t tensor);
+
+/* A reader for headers and small files: opened for one purpose, closed again. */
+NW_MUST_USE nw_code nw_model_io_open(nw_model *m, nw_io **ret_io, nw_error *err);
+
+/* Makes the table of pieces if it is not there yet, so that later decoding allocates nothing. NW_E_TOKENIZER: the model has no
+ * usable tokenizer. */
+NW_MUST_USE nw_code nw_model_text_load(nw_model *m, nw_error *err);
+
+/* What the tokenizer costs and how many bytes its files have, from the files alone; all zero when the model has none. */
+NW_MUST_USE nw_code nw_model_tokenizer_facts(nw_model *m, nw_tokenizer_cost *ret_cost, uint64_t *ret_file_bytes,
+                                             nw_error *err);
+
+#endif

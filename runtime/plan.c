@@ -1,0 +1,426 @@
+/* From a budget to a plan. The order of claims: what the process and its threads cost anyway, what every request needs, a
+ * window, the encoder's scratch; all that is left is for pins, whose last part the scratch may overlay.
+ *
+ * Pins are spread evenly over the schedule by bytes, so that reading and computing overlap all along: between two streamed tiles
+ * there is always about the same amount of resident work.
+ */
+#include "plan.h"
+
+#include "declared.h"
+#include "system.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    INPUT_DEFAULT = 512,
+    OUTPUT_DEFAULT = 256,
+    TOKENS_MAX = 1 << 20,
+    LANES_MAX = 1024,
+    THREADS_MAX = 256,
+    SLOTS_MIN = 2, /* one in use, one being read */
+    SLOTS_USUAL_MIN = 4,
+    SLOTS_MAX = 64,
+};
+
+/* The window holds what the disk delivers between two reaps: 16 MiB are 8 ms at 2 GB/s, far longer than a tile takes to multiply. */
+#define WINDOW_USUAL ((uint64_t)16 << 20)
+
+/* Assumed for predictions unless the caller knows better: an NVMe disk that is shared, one core's reading of memory. */
+#define DISK_RATE_ASSUMED          1.0e9
+#define MEMORY_RATE_ASSUMED_THREAD 1.0e10
+#define FLOP_RATE_ASSUMED_THREAD   4.0e10
+
+/* ---- sizes that follow from the model ---- */
+
+static void widen_slot(const nw_model *m, nw_pass pass, size_t *bytes)
+{
+    for (size_t i = 0; i < m->step_count[pass]; i++)
+        *bytes = nw_max_size(*bytes, nw_model_extent(m, m->steps[pass][i]).bytes);
+}
+
+/* The read that fetches one embedding row: always the same number of bytes, whatever the row's place. */
+static size_t row_read_bytes(const nw_model *m)
+{
+    const nw_place *p = &m->places[m->tensors.embed];
+    uint64_t        align = nw_model_tensor_file(m, m->tensors.embed)->align;
+    bool            aligned = p->tensor->offset % align == 0 && p->row_bytes % align == 0;
+    return (size_t)(aligned ? p->row_bytes : nw_round_up(p->row_bytes + align - 1, align));
+}
+
+static size_t read_align(const nw_model *m)
+{
+    size_t align = 4096; /* at least a page: the kernel pins whole pages for direct reads */
+    for (size_t i = 0; i < nw_checkpoint_file_count(m->checkpoint); i++)
+        align = nw_max_size(align, nw_checkpoint_file(m->checkpoint, i)->align);
+    return align;
+}
+
+/* Bytes of a place that tile i of the decode schedule (then of the embedding) can be read into. */
+static size_t place_bytes(const nw_model *m, size_t align, size_t i)
+{
+    size_t  steps = m->step_count[NW_PASS_DECODE];
+    nw_step step = i < steps ? m->steps[NW_PASS_DECODE][i] : (nw_step){.tensor = m->tensors.embed, .tile = (uint32_t)(i - steps)};
+    return (size_t)nw_round_up(nw_model_extent(m, step).bytes, align);
+}
+
+static void split_pages(size_t positions, uint32_t *ret_positions, uint32_t *ret_pages)
+{
+    size_t pages = (positions + NW_PAGE_POSITIONS - 1) / NW_PAGE_POSITIONS;
+    *ret_pages = (uint32_t)pages;
+    *ret_positions = (uint32_t)((positions + pages - 1) / pages); /* equal pages: no almost empty last one */
+}
+
+static nw_code shape_make(const nw_model *m, const nw_session_options *o, nw_blueprint *b, nw_error *err)
+{
+    nw_shape *s = &b->shape;
+    b->threads = o->threads != 0 ? o->threads : nw_system_cpus("/proc", "/sys/fs/cgroup");
+    s->maxima = (nw_maxima){.input_tokens = o->max_input_tokens != 0 ? o->max_input_tokens : INPUT_DEFAULT,
+                            .output_tokens = o->max_output_tokens != 0 ? o->max_output_tokens : OUTPUT_DEFAULT,
+                            .lanes = o->max_lanes != 0 ? o->max_lanes : 1,
+                            .threads = b->threads};
+    if (s->maxima.input_tokens > TOKENS_MAX || s->maxima.output_tokens > TOKENS_MAX || s->maxima.lanes > LANES_MAX)
+        return nw_fail(err, NW_E_ARG, 0, "at most %d tokens in or out and %d lanes", TOKENS_MAX, LANES_MAX);
+    if (b->threads > THREADS_MAX)
+        return nw_fail(err, NW_E_ARG, 0, "at most %d threads", THREADS_MAX);
+    split_pages(s->maxima.output_tokens, &s->self_positions, &s->self_pages);
+    split_pages(s->maxima.input_tokens, &s->cross_positions, &s->cross_pages);
+    s->align = read_align(m);
+    for (int pass = 0; pass < NW_PASS_COUNT; pass++)
+        widen_slot(m, (nw_pass)pass, &s->slot_bytes);
+    s->slot_bytes = (size_t)nw_round_up(s->slot_bytes, s->align);
+    s->row_bytes = (size_t)nw_round_up(row_read_bytes(m), s->align);
+    s->region_bytes = nw_parts_encode_bytes(m, &s->maxima);
+    return NW_OK;
+}
+
+/* ---- the budget ---- */
+
+/* Fills plan.part for a shape; returns what is needed in all without the reserve. */
+static uint64_t claim(const nw_model *m, const nw_session_options *o, const nw_tokenizer_cost *cost, uint64_t unforeseen,
+                      nw_blueprint *b)
+{
+    nw_plan *p = &b->plan;
+    nw_arena a = nw_arena_measure();
+    nw_parts parts = {0};
+    nw_parts_layout(&parts, &a, m, &b->shape);
+    NW_CHECK(!a.failed);
+    b->io = (nw_io_options){.choice = (nw_io_choice)o->io, .depth = b->shape.slot_count + NW_ROW_BATCH, .log = &m->log};
+
+    p->slot_count = b->shape.slot_count;
+    p->slot_bytes = b->shape.slot_bytes;
+    p->part.process = NW_DECLARED_PROCESS + unforeseen;
+    p->part.threads = b->threads * NW_DECLARED_THREAD;
+    if (b->shape.maxima.input_tokens > NW_OWN_TOKENS_MAX)
+        p->part.threads += b->threads * NW_DECLARED_BLAS_THREAD;
+    p->part.io = nw_io_declared_bytes(&b->io);
+    p->part.tokenizer = cost->pieces + (o->keep_tokenizer ? cost->peak : 0);
+    p->part.index = m->memory.tag_live[NW_TAG_INDEX] + parts.index_bytes;
+    p->part.vectors = parts.vector_bytes;
+    p->part.kv_self = parts.self_bytes;
+    p->part.kv_cross = parts.cross_bytes;
+    p->part.activations = parts.activation_bytes;
+    p->part.encode = parts.encode_bytes;
+    p->part.window = parts.window_bytes;
+    p->part.pins = a.used - parts.index_bytes - parts.vector_bytes - parts.self_bytes - parts.cross_bytes - parts.activation_bytes -
+                   parts.window_bytes;
+    return p->part.process + p->part.threads + p->part.io + p->part.tokenizer + m->memory.tag_live[NW_TAG_INDEX] + a.used;
+}
+
+/* The smallest budget whose reserve leaves `needed`. */
+static uint64_t with_reserve(uint64_t needed)
+{
+    uint64_t budget = nw_round_up(needed + NW_RESERVE(needed), 4096);
+    while (budget - NW_RESERVE(budget) < needed)
+        budget += 4096;
+    return budget;
+}
+
+/* The window for a budget: the usual one if it fits, else as many slots as do. Returns what is needed in all. */
+static uint64_t choose_window(const nw_model *m, const nw_session_options *o, const nw_tokenizer_cost *cost, uint64_t unforeseen,
+                              uint64_t room, nw_blueprint *b)
+{
+    nw_shape *s = &b->shape;
+    uint64_t  slots = (o->window_bytes != 0 ? o->window_bytes : WINDOW_USUAL) / s->slot_bytes;
+    if (o->window_bytes == 0)
+        slots = nw_max_u64(slots, SLOTS_USUAL_MIN);
+    s->slot_count = (uint32_t)nw_min_u64(nw_max_u64(slots, SLOTS_MIN), SLOTS_MAX);
+    uint64_t needed = claim(m, o, cost, unforeseen, b);
+    while (needed > room && s->slot_count > SLOTS_MIN && o->window_bytes == 0) {
+        s->slot_count--;
+        needed = claim(m, o, cost, unforeseen, b);
+    }
+    return needed;
+}
+
+/* ---- pins ---- */
+
+/* Every tile that could stay, the embedding's behind the schedule's. */
+static uint64_t places_total(const nw_model *m, size_t align, size_t first, size_t count)
+{
+    uint64_t bytes = 0;
+    for (size_t i = first; i < first + count; i++)
+        bytes += place_bytes(m, align, i);
+    return bytes;
+}
+
+/* Spreads pins over the schedule: a tile is pinned when the pins so far are behind their even share. */
+static void place_pins(const nw_model *m, nw_blueprint *b, uint64_t room, uint64_t total)
+{
+    size_t   align = b->shape.align;
+    uint64_t passed = 0, used = 0;
+    for (size_t i = 0; i < b->pin_count; i++) {
+        uint64_t bytes = place_bytes(m, align, i);
+        passed += bytes;
+        uint64_t share = total <= room ? passed : (uint64_t)((double)passed / (double)total * (double)room);
+        b->pin_at[i] = NW_NOT_PINNED;
+        if (used + bytes > share)
+            continue;
+        b->pin_at[i] = used;
+        used += bytes;
+        b->plan.pinned_tiles++;
+        b->plan.pinned_bytes += bytes;
+    }
+    /* What rounding left over, for whatever still fits. */
+    for (size_t i = 0; i < b->pin_count; i++) {
+        uint64_t bytes = place_bytes(m, align, i);
+        if (b->pin_at[i] != NW_NOT_PINNED || used + bytes > room)
+            continue;
+        b->pin_at[i] = used;
+        used += bytes;
+        b->plan.pinned_tiles++;
+        b->plan.pinned_bytes += bytes;
+    }
+    b->plan.embedding_resident = b->embed_count > 0 && b->plan.pinned_tiles == b->pin_count &&
+                                 used + places_total(m, align, b->pin_count, b->embed_count) <= room;
+    for (size_t i = 0; i < b->embed_count; i++) {
+        b->embed_at[i] = b->plan.embedding_resident ? used : NW_NOT_PINNED;
+        if (b->plan.embedding_resident) {
+            used += place_bytes(m, align, b->pin_count + i);
+            b->plan.pinned_bytes += place_bytes(m, align, b->pin_count + i);
+        }
+    }
+}
+
+/* Gives what the budget leaves to the region, but no more than everything in it could use. */
+static uint64_t size_region(const nw_model *m, const nw_session_options *o, uint64_t spare, nw_blueprint *b)
+{
+    size_t   align = b->shape.align;
+    uint64_t encode = b->shape.region_bytes;
+    uint64_t schedule = places_total(m, align, 0, b->pin_count);
+    uint64_t everything = schedule + places_total(m, align, b->pin_count, b->embed_count);
+    uint64_t room = nw_round_down(encode + spare, align);
+    if (o->pins_off)
+        room = 0;
+    else if (o->pins_bytes != 0)
+        room = nw_min_u64(room, o->pins_bytes);
+    b->shape.region_bytes = (size_t)nw_max_u64(encode, nw_min_u64(room, everything + encode));
+    place_pins(m, b, room, schedule);
+    return schedule;
+}
+
+/* ---- what will be read ---- */
+
+static uint64_t counted(const nw_model *m, nw_step step) { return nw_model_extent(m, step).bytes_counted; }
+
+static uint64_t pass_read(const nw_model *m, nw_pass pass)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < m->step_count[pass]; i++)
+        bytes += counted(m, m->steps[pass][i]);
+    return bytes;
+}
+
+static void count_reads(const nw_model *m, nw_blueprint *b, uint64_t tokenizer_bytes)
+{
+    nw_plan *p = &b->plan;
+    uint64_t overlay = b->shape.region_bytes - p->part.encode;
+    uint32_t ahead = 0;
+    p->read.open = m->open_bytes;
+    p->read.tokenizer = tokenizer_bytes;
+    for (uint32_t i = 0; i < m->tensors.count; i++) {
+        if (m->tensors.list[i].vector)
+            p->read.vectors += counted(m, (nw_step){.tensor = i});
+    }
+    p->read.encode = pass_read(m, NW_PASS_ENCODE);
+    p->read.cross = pass_read(m, NW_PASS_CROSS);
+    for (size_t i = 0; i < b->pin_count; i++) {
+        nw_step  step = m->steps[NW_PASS_DECODE][i];
+        uint64_t bytes = counted(m, step);
+        p->read.first_pass += bytes;
+        if (b->pin_at[i] != NW_NOT_PINNED) {
+            if (b->pin_at[i] + place_bytes(m, b->shape.align, i) > overlay)
+                p->read.refill += bytes;
+            continue;
+        }
+        p->read.next_pass += bytes;
+        if (ahead++ < b->shape.slot_count)
+            p->read.ahead += bytes;
+    }
+    for (size_t i = 0; i < b->embed_count && p->embedding_resident; i++) {
+        uint64_t bytes = counted(m, (nw_step){.tensor = m->tensors.embed, .tile = (uint32_t)i});
+        p->read.first_pass += bytes;
+        if (b->embed_at[i] + place_bytes(m, b->shape.align, b->pin_count + i) > overlay)
+            p->read.refill += bytes;
+    }
+    p->read.embedding_row = row_read_bytes(m);
+}
+
+static double pass_seconds(const nw_plan *p, uint64_t read, uint64_t weights, uint64_t elements, size_t columns)
+{
+    double disk = (double)read / p->disk_rate;
+    double memory = (double)weights / p->memory_rate;
+    double products = 2.0 * (double)elements * (double)columns / (FLOP_RATE_ASSUMED_THREAD * p->threads);
+    double slowest = disk > memory ? disk : memory;
+    return slowest > products ? slowest : products;
+}
+
+static void predict(const nw_model *m, const nw_session_options *o, nw_blueprint *b)
+{
+    nw_plan      *p = &b->plan;
+    nw_model_info info;
+    nw_model_describe(m, &info);
+    double per_weight = info.parameters > 0 ? (double)info.weight_bytes / (double)info.parameters : 1;
+    p->threads = b->threads;
+    p->disk_rate = o->disk_rate > 0 ? o->disk_rate : DISK_RATE_ASSUMED;
+    p->memory_rate = o->memory_rate > 0 ? o->memory_rate : MEMORY_RATE_ASSUMED_THREAD * b->threads;
+    uint64_t once = p->read.encode + p->read.cross;
+    double   encode = pass_seconds(p, once, info.encoder_bytes + info.cross_bytes,
+                                   (uint64_t)((double)(info.encoder_bytes + info.cross_bytes) / per_weight),
+                                   b->shape.maxima.input_tokens);
+    double   first = pass_seconds(p, p->read.first_pass, info.decode_bytes, 0, 1);
+    p->seconds_first_token = (double)(p->read.open + p->read.vectors + p->read.tokenizer) / p->disk_rate + encode + first;
+    p->seconds_per_token = pass_seconds(p, p->read.next_pass, info.decode_bytes, 0, 1);
+}
+
+/* ---- together ---- */
+
+static nw_code arrays_open(nw_model *m, nw_blueprint *b, nw_error *err)
+{
+    b->pin_count = m->step_count[NW_PASS_DECODE];
+    b->embed_count = nw_embed_tiles(m);
+    b->pin_at = nw_memory_alloc(&m->memory, NW_TAG_SESSION, b->pin_count, sizeof *b->pin_at);
+    b->embed_at = nw_memory_alloc(&m->memory, NW_TAG_SESSION, b->embed_count, sizeof *b->embed_at);
+    if (b->pin_at == NULL || b->embed_at == NULL)
+        return nw_memory_fail(&m->memory, err, (b->pin_count + b->embed_count) * sizeof *b->pin_at, "plan");
+    return NW_OK;
+}
+
+void nw_blueprint_free(nw_model *m, nw_blueprint *b)
+{
+    nw_memory_free(&m->memory, NW_TAG_SESSION, b->pin_at, b->pin_count, sizeof *b->pin_at);
+    nw_memory_free(&m->memory, NW_TAG_SESSION, b->embed_at, b->embed_count, sizeof *b->embed_at);
+    b->pin_at = b->embed_at = NULL;
+}
+
+static nw_code too_small(const nw_plan *p, uint64_t budget, const nw_maxima *maxima, nw_error *err)
+{
+    char    have[16], need[16];
+    nw_code rc = nw_fail(err, NW_E_BUDGET, 0, "budget %s is too small: needs %s for %zu tokens in, %zu out",
+                         nw_bytes_format(budget, false, have), nw_bytes_format(p->smallest, true, need), maxima->input_tokens,
+                         maxima->output_tokens);
+    if (err != NULL)
+        err->bytes_needed = p->smallest;
+    return rc;
+}
+
+/* The smallest budget, from the smallest window; the tokenizer, which is loaded and gone before the rest, may need more. */
+static uint64_t smallest_budget(const nw_model *m, const nw_session_options *o, const nw_tokenizer_cost *cost, uint64_t tokenizer_bytes,
+                                uint64_t unforeseen, nw_blueprint *b)
+{
+    nw_plan *p = &b->plan;
+    uint64_t needed = choose_window(m, o, cost, unforeseen, 0, b);
+    p->tokenizer_peak = cost->peak + cost->pieces + tokenizer_bytes;
+    uint64_t at_start = p->part.process + m->memory.tag_live[NW_TAG_INDEX] + p->tokenizer_peak;
+    return with_reserve(nw_max_u64(needed, at_start));
+}
+
+nw_code nw_blueprint_make(nw_model *m, const nw_session_options *o, uint64_t unforeseen, nw_blueprint *b, nw_error *err)
+{
+    nw_tokenizer_cost cost;
+    uint64_t          tokenizer_bytes, budget = o->budget_bytes;
+    *b = (nw_blueprint){0};
+    nw_code rc = shape_make(m, o, b, err);
+    if (rc == NW_OK)
+        rc = nw_model_tokenizer_facts(m, &cost, &tokenizer_bytes, err);
+    if (rc == NW_OK)
+        rc = arrays_open(m, b, err);
+    if (rc != NW_OK)
+        return rc;
+    if (budget == 0) {
+        nw_machine_memory machine;
+        nw_machine_memory_read(&machine);
+        budget = nw_budget_auto(&machine);
+    }
+    nw_plan *p = &b->plan;
+    p->smallest = smallest_budget(m, o, &cost, tokenizer_bytes, unforeseen, b);
+    rc = budget < p->smallest ? too_small(p, budget, &b->shape.maxima, err) : NW_OK;
+    p->budget = nw_max_u64(budget, p->smallest);
+    p->part.reserve = NW_RESERVE(p->budget);
+
+    uint64_t room = p->budget - p->part.reserve;
+    uint64_t needed = choose_window(m, o, &cost, unforeseen, room, b);
+    NW_CHECK(needed <= room);
+    uint64_t schedule = size_region(m, o, room - needed, b);
+    p->decode_tiles = b->pin_count;
+    p->budget_all_resident = with_reserve(needed - b->plan.part.pins + nw_max_u64(schedule + b->shape.align, p->part.encode));
+    claim(m, o, &cost, unforeseen, b);
+    count_reads(m, b, tokenizer_bytes);
+    predict(m, o, b);
+    return rc;
+}
+
+nw_code nw_plan_make(nw_model *m, const nw_session_options *o, nw_plan *ret, nw_error *err)
+{
+    nw_blueprint b;
+    nw_code      rc = nw_blueprint_make(m, o, 0, &b, err);
+    *ret = b.plan;
+    nw_blueprint_free(m, &b);
+    return rc;
+}
+
+/* Collects bytes by block. Blocks come in schedule order, so a tile is the last block's or a new one's. */
+typedef struct {
+    nw_plan_block *blocks;
+    size_t         cap, count;
+    nw_plan_block  last;
+} block_list;
+
+static void block_list_flush(block_list *l)
+{
+    if (l->count > 0 && l->count <= l->cap)
+        l->blocks[l->count - 1] = l->last;
+}
+
+static void block_list_add(block_list *l, const nw_model *m, nw_step step, bool pinned)
+{
+    char     name[32];
+    uint64_t bytes = nw_model_tile_rows(m, step) * m->places[step.tensor].row_bytes;
+    nw_tensor_place(&m->tensors, step.tensor, name);
+    if (l->count == 0 || strcmp(l->last.name, name) != 0) {
+        block_list_flush(l);
+        l->count++;
+        l->last = (nw_plan_block){0};
+        snprintf(l->last.name, sizeof l->last.name, "%s", name);
+    }
+    l->last.bytes += bytes;
+    l->last.pinned_bytes += pinned ? bytes : 0;
+}
+
+nw_code nw_plan_blocks(nw_model *m, const nw_session_options *o, nw_plan_block *blocks, size_t cap, size_t *ret_count,
+                       nw_error *err)
+{
+    nw_blueprint b;
+    block_list   list = {.blocks = blocks, .cap = cap};
+    nw_code      rc = nw_blueprint_make(m, o, 0, &b, err);
+    for (int pass = 0; pass < NW_PASS_COUNT && rc == NW_OK; pass++) {
+        if (pass == NW_PASS_CROSS) /* read once a prompt, and part of the decoder's blocks: not a block of its own */
+            continue;
+        for (size_t i = 0; i < m->step_count[pass]; i++)
+            block_list_add(&list, m, m->steps[pass][i], pass == NW_PASS_DECODE && b.pin_at[i] != NW_NOT_PINNED);
+    }
+    block_list_flush(&list);
+    *ret_count = list.count;
+    nw_blueprint_free(m, &b);
+    return rc;
+}

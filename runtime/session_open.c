@@ -1,0 +1,215 @@
+/* Opening and closing a session. The order is the budget's: give back what start-up needed, start threads and the reader, look
+ * at what the process has resident by then, plan, map the arena (untouched), read the small tensors, seal. */
+#define _DEFAULT_SOURCE
+#include "declared.h"
+#include "session_state.h"
+#include "system.h"
+
+#include <malloc.h>
+#include <stdio.h>
+
+static nw_code check_available(const nw_session_options *o, uint64_t budget, nw_error *err)
+{
+    nw_machine_memory machine;
+    if (o->force)
+        return NW_OK;
+    nw_machine_memory_read(&machine);
+    uint64_t available = machine.available + nw_process_resident(); /* what this process has counts for it */
+    if (budget <= available)
+        return NW_OK;
+    char want[16], have[16];
+    return nw_fail(err, NW_E_BUDGET, 0, "budget %s is above the %s that this machine has available (%s)",
+                   nw_bytes_format(budget, false, want), nw_bytes_format(available, false, have), machine.limited_by);
+}
+
+/* Resident memory beyond what the table declares: another library, another build of libc. It is taken from the plan, so that the
+ * budget holds all the same. Not under sanitizers, whose shadow memory would count. */
+static uint64_t measure_unforeseen(const nw_session *s, const nw_session_options *o)
+{
+#ifdef NW_SANITIZED
+    (void)s;
+    (void)o;
+    return 0;
+#else
+    const nw_plan *p = &s->blueprint.plan;
+    uint64_t       known = p->part.process + s->blueprint.threads * NW_DECLARED_THREAD + p->part.io + s->model->memory.live +
+                     s->memory.tag_live[NW_TAG_SESSION];
+    if (o->keep_tokenizer)
+        known += p->part.tokenizer;
+    uint64_t resident = nw_process_resident();
+    if (resident <= known)
+        return 0;
+    char excess[16];
+    nw_log_line(&o->log, NW_LOG_WARN, "this process has %s resident beyond what is planned for; the plan makes room for it",
+                nw_bytes_format(resident - known, true, excess));
+    return resident - known;
+#endif
+}
+
+static nw_code open_io(nw_session *s, nw_error *err)
+{
+    const nw_hooks *hooks = s->model->hooks;
+    if (hooks != NULL && hooks->io != NULL)
+        return nw_io_fake_open(&s->memory, hooks->io, s->blueprint.io.depth, &s->io, err);
+    return nw_io_open(&s->memory, &s->blueprint.io, &s->io, err);
+}
+
+/* Plan, threads, reader; and again the plan, if the process turns out to be larger than declared. */
+static nw_code prepare(nw_session *s, const nw_session_options *o, nw_error *err)
+{
+    nw_code rc = nw_blueprint_make(s->model, o, 0, &s->blueprint, err);
+    if (rc == NW_OK)
+        rc = check_available(o, s->blueprint.plan.budget, err);
+    if (rc == NW_OK)
+        rc = nw_workers_open(&s->memory, s->blueprint.threads, &s->workers, err);
+    if (rc == NW_OK)
+        rc = open_io(s, err);
+    if (rc != NW_OK)
+        return rc;
+    uint64_t unforeseen = measure_unforeseen(s, o);
+    if (unforeseen == 0)
+        return NW_OK;
+    uint32_t depth = s->blueprint.io.depth;
+    nw_blueprint_free(s->model, &s->blueprint);
+    rc = nw_blueprint_make(s->model, o, unforeseen, &s->blueprint, err);
+    if (rc == NW_OK)
+        NW_CHECK(s->blueprint.io.depth <= depth); /* less room never means a deeper window */
+    return rc;
+}
+
+static nw_code map_arena(nw_session *s, nw_error *err)
+{
+    nw_parts measured = {0};
+    nw_arena a = nw_arena_measure();
+    nw_parts_layout(&measured, &a, s->model, &s->blueprint.shape);
+    s->arena_bytes = a.used;
+    s->arena = nw_memory_map(&s->memory, NW_TAG_ARENA, s->arena_bytes, true);
+    if (s->arena == NULL)
+        return nw_memory_fail(&s->memory, err, s->arena_bytes, "the session's memory");
+    a = nw_arena_over(s->arena, s->arena_bytes);
+    nw_parts_layout(&s->parts, &a, s->model, &s->blueprint.shape);
+    NW_CHECK(!a.failed && a.used == s->arena_bytes);
+    for (size_t i = 0; i < s->blueprint.pin_count; i++)
+        s->parts.pins[i].at = s->blueprint.pin_at[i];
+    for (size_t i = 0; i < s->blueprint.embed_count; i++)
+        s->parts.embed_pins[i].at = s->blueprint.embed_at[i];
+    return NW_OK;
+}
+
+static nw_code open_requests(nw_session *s, nw_error *err)
+{
+    size_t lanes = s->blueprint.shape.maxima.lanes;
+    size_t count = lanes + NW_WAITING_MAX;
+    NW_CHECK(count <= REQUESTS_MAX);
+    s->requests = nw_memory_alloc(&s->memory, NW_TAG_SESSION, count, sizeof *s->requests);
+    if (s->requests == NULL)
+        return nw_memory_fail(&s->memory, err, count * sizeof *s->requests, "requests");
+    s->request_count = count;
+    s->lane_used = nw_memory_alloc(&s->memory, NW_TAG_SESSION, lanes, sizeof *s->lane_used);
+    return s->lane_used != NULL ? NW_OK : nw_memory_fail(&s->memory, err, lanes, "lanes");
+}
+
+/* Norms and bias tables: read once, kept as f32. */
+static nw_code read_vectors(nw_session *s, nw_error *err)
+{
+    const nw_model *m = s->model;
+    nw_code         rc = NW_OK;
+    for (uint32_t i = 0; i < m->tensors.count && rc == NW_OK; i++) {
+        if (!m->tensors.list[i].vector)
+            continue;
+        const nw_tensor *t = m->places[i].tensor;
+        void            *raw = nw_memory_alloc(&s->memory, NW_TAG_SESSION, (size_t)t->bytes, 1);
+        if (raw == NULL)
+            return nw_memory_fail(&s->memory, err, (size_t)t->bytes, t->name);
+        rc = nw_file_read(&s->memory, s->io, nw_model_tensor_file(m, i), nw_model_tensor_path(m, i), t->offset, raw,
+                          (size_t)t->bytes, &s->vector_bytes_read, err);
+        if (rc == NW_OK)
+            s->kernels->widen[t->dtype](s->parts.vectors[i], raw, (size_t)(t->bytes / nw_dtype_bytes(t->dtype)));
+        nw_memory_free(&s->memory, NW_TAG_SESSION, raw, (size_t)t->bytes, 1);
+    }
+    return rc;
+}
+
+static void wire(nw_session *s, const nw_session_options *o)
+{
+    nw_forward *f = &s->parts.forward;
+    f->kernels = s->kernels;
+    f->weights = nw_session_weights(s);
+    f->team = (nw_team){.user = s->workers, .thread_count = nw_workers_count(s->workers), .run = nw_workers_run};
+    nw_forward_prepare(f);
+    s->window = (nw_window){.model = s->model,
+                            .io = s->io,
+                            .parts = &s->parts,
+                            .shape = s->blueprint.shape,
+                            .row_read_bytes = (size_t)s->blueprint.plan.read.embedding_row,
+                            .encode_from = (uint64_t)(s->parts.encode_scratch - s->parts.region),
+                            .prefetch_off = o->prefetch_off,
+                            .stop = &s->stop};
+    nw_window_start(&s->window);
+}
+
+static nw_code open_parts(nw_session *s, const nw_session_options *o, nw_error *err)
+{
+    nw_error ignored = {0};
+    if (!o->keep_tokenizer)
+        nw_model_tokenizer_release(s->model);
+    nw_code rc = nw_model_text_load(s->model, &ignored);
+    if (rc == NW_E_MEMORY || rc == NW_E_BUDGET)
+        return nw_fail(err, rc, 0, "%s", ignored.msg);
+    if (rc != NW_OK)
+        nw_log_line(&o->log, NW_LOG_DEBUG, "answers are ids only: %s", ignored.msg);
+    malloc_trim(0);
+    s->kernels = o->kernels != NULL ? nw_kernels_named(o->kernels) : nw_kernels_best();
+    if (s->kernels == NULL)
+        return nw_fail(err, NW_E_ARG, 0, "no kernels called '%s' on this machine", o->kernels);
+    rc = prepare(s, o, err);
+    if (rc == NW_OK)
+        rc = open_requests(s, err);
+    if (rc == NW_OK)
+        rc = map_arena(s, err);
+    if (rc == NW_OK)
+        rc = read_vectors(s, err);
+    if (rc == NW_OK)
+        wire(s, o);
+    return rc;
+}
+
+nw_code nw_session_open(nw_model *m, const nw_session_options *options, nw_session **ret_session, nw_error *err)
+{
+    double     start = nw_system_seconds();
+    nw_memory  mem;
+    nw_memory_init(&mem, options->budget_bytes != 0 ? options->budget_bytes : UINT64_MAX, m->hooks != NULL ? m->hooks->memory : NULL);
+    nw_session *s = nw_memory_alloc(&mem, NW_TAG_SESSION, 1, sizeof *s);
+    if (s == NULL)
+        return nw_memory_fail(&mem, err, sizeof *s, "session");
+    s->memory = mem;
+    s->model = m;
+    s->pass_name = "idle";
+    nw_code rc = open_parts(s, options, err);
+    if (rc != NW_OK) {
+        nw_session_close(s);
+        return rc;
+    }
+    nw_memory_seal(&s->memory);
+    s->stats.seconds_load = m->open_seconds + nw_system_seconds() - start;
+    *ret_session = s;
+    return NW_OK;
+}
+
+nw_session *nw_session_close(nw_session *s)
+{
+    if (s == NULL)
+        return NULL;
+    if (s->window.parts != NULL)
+        nw_window_drain(&s->window);
+    s->io = nw_io_close(s->io);
+    s->workers = nw_workers_close(s->workers);
+    nw_memory_unmap(&s->memory, NW_TAG_ARENA, s->arena, s->arena_bytes);
+    nw_memory_free(&s->memory, NW_TAG_SESSION, s->lane_used, s->blueprint.shape.maxima.lanes, sizeof *s->lane_used);
+    nw_memory_free(&s->memory, NW_TAG_SESSION, s->requests, s->request_count, sizeof *s->requests);
+    nw_blueprint_free(s->model, &s->blueprint);
+    nw_memory mem = s->memory;
+    nw_memory_free(&mem, NW_TAG_SESSION, s, 1, sizeof *s);
+    NW_CHECK(mem.live == 0);
+    return NULL;
+}

@@ -1,0 +1,471 @@
+#include "window.h"
+
+#include "system.h"
+
+#include <string.h>
+
+/* ---- tags: where a completion belongs ---- */
+
+typedef enum { TAG_SLOT, TAG_PIN, TAG_EMBED, TAG_ROW } tag_kind;
+
+static uint64_t tag_make(tag_kind kind, size_t index) { return (uint64_t)kind << 56 | (uint64_t)index; }
+static tag_kind tag_kind_of(uint64_t tag) { return (tag_kind)(tag >> 56); }
+static size_t   tag_index(uint64_t tag) { return (size_t)(tag & (((uint64_t)1 << 56) - 1)); }
+
+/* ---- states ---- */
+
+/* The only writers of a slot's and a pin's state. */
+static void slot_move(nw_slot *s, nw_slot_state from, nw_slot_state to)
+{
+    NW_CHECK(s->state == from);
+    s->state = to;
+}
+
+static void pin_move(nw_pin *p, nw_slot_state from, nw_slot_state to)
+{
+    NW_CHECK(p->state == from);
+    p->state = to;
+}
+
+static nw_slot *slot_at(nw_window *w, size_t count) { return &w->parts->slots[count % w->shape.slot_count]; }
+
+static nw_step step_of(const nw_window *w, nw_visit v) { return w->model->steps[v.pass][v.step]; }
+
+static nw_step embed_step(const nw_window *w, size_t tile)
+{
+    return (nw_step){.tensor = w->model->tensors.embed, .tile = (uint32_t)tile};
+}
+
+/* The pin of a visit; NULL: it is streamed. */
+static nw_pin *pin_of(const nw_window *w, nw_visit v)
+{
+    if (v.pass != NW_PASS_DECODE || w->parts->pins[v.step].at == NW_NOT_PINNED)
+        return NULL;
+    return &w->parts->pins[v.step];
+}
+
+static size_t pin_bytes(const nw_window *w, nw_step step)
+{
+    return (size_t)nw_round_up(nw_model_extent(w->model, step).bytes, w->shape.align);
+}
+
+/* True if the encoder's scratch overlays the pin. */
+static bool is_overlaid(const nw_window *w, const nw_pin *pin, nw_step step)
+{
+    return pin->at + pin_bytes(w, step) > w->encode_from;
+}
+
+/* ---- reading ---- */
+
+static void submit(nw_window *w, nw_step step, void *buf, uint64_t tag)
+{
+    nw_extent e = nw_model_extent(w->model, step);
+    nw_io_op  op = {.kind = NW_IO_READ,
+                    .fd = nw_model_tensor_file(w->model, step.tensor)->fd,
+                    .offset = e.offset,
+                    .buf = buf,
+                    .bytes = e.bytes,
+                    .bytes_needed = e.bytes_needed,
+                    .tag = tag};
+    bool     queued = nw_io_submit(w->io, &op);
+    NW_CHECK(queued);
+    w->bytes_read += e.bytes_counted;
+}
+
+static void drop_cached(const nw_window *w, nw_step step)
+{
+    nw_extent e = nw_model_extent(w->model, step);
+    nw_file_drop(nw_model_tensor_file(w->model, step.tensor), e.offset, e.bytes);
+}
+
+static void pin_done(nw_window *w, nw_pin *pin, nw_step step, int os_errno)
+{
+    pin->os_errno = os_errno;
+    pin_move(pin, NW_SLOT_READING, os_errno == 0 ? NW_SLOT_READY : NW_SLOT_FREE);
+    if (os_errno == 0)
+        w->pinned_bytes += pin_bytes(w, step);
+    drop_cached(w, step);
+}
+
+static void slot_done(nw_window *w, nw_slot *s, int os_errno)
+{
+    s->os_errno = os_errno;
+    slot_move(s, NW_SLOT_READING, NW_SLOT_READY);
+    drop_cached(w, step_of(w, (nw_visit){s->pass, s->step}));
+}
+
+/* Takes what has arrived; with `wait`, at least one thing if any is in flight. Rows are told apart by the caller's bit set. */
+static void reap(nw_window *w, bool wait, uint32_t *rows_done, int *row_errno)
+{
+    nw_io_done done[32];
+    size_t     count;
+    do {
+        count = nw_io_reap(w->io, done, sizeof done / sizeof *done, wait);
+        wait = false;
+        for (size_t i = 0; i < count; i++) {
+            size_t index = tag_index(done[i].tag);
+            switch (tag_kind_of(done[i].tag)) {
+            case TAG_SLOT: slot_done(w, &w->parts->slots[index], done[i].os_errno); break;
+            case TAG_PIN:
+                pin_done(w, &w->parts->pins[index], step_of(w, (nw_visit){NW_PASS_DECODE, index}), done[i].os_errno);
+                break;
+            case TAG_EMBED: pin_done(w, &w->parts->embed_pins[index], embed_step(w, index), done[i].os_errno); break;
+            case TAG_ROW:
+                NW_CHECK(rows_done != NULL);
+                *rows_done |= 1u << index;
+                if (done[i].os_errno != 0)
+                    *row_errno = done[i].os_errno;
+                break;
+            }
+        }
+    } while (count == sizeof done / sizeof *done);
+}
+
+/* Rows of the embedding must always find room beside the tiles. */
+static bool has_room(const nw_window *w) { return nw_io_in_flight(w->io) + NW_ROW_BATCH < nw_io_depth(w->io); }
+
+typedef enum { READ_STARTED, READ_RESIDENT, READ_BLOCKED } read_result;
+
+/* Starts the read of the visit at w->read, if it needs one and there is somewhere to put it. */
+static read_result read_one(nw_window *w)
+{
+    nw_step step = step_of(w, w->read);
+    nw_pin *pin = pin_of(w, w->read);
+    if (pin != NULL) {
+        if (pin->state != NW_SLOT_FREE)
+            return READ_RESIDENT;
+        if (!has_room(w) || (w->scratch_in_use && is_overlaid(w, pin, step)))
+            return READ_BLOCKED;
+        pin_move(pin, NW_SLOT_FREE, NW_SLOT_READING);
+        pin->os_errno = 0;
+        submit(w, step, w->parts->region + pin->at, tag_make(TAG_PIN, w->read.step));
+        return READ_STARTED;
+    }
+    nw_slot *s = slot_at(w, w->tail);
+    if (w->tail - w->head == w->shape.slot_count || s->state != NW_SLOT_FREE || !has_room(w))
+        return READ_BLOCKED;
+    slot_move(s, NW_SLOT_FREE, NW_SLOT_READING);
+    s->os_errno = 0;
+    s->pass = w->read.pass;
+    s->step = w->read.step;
+    submit(w, step, s->bytes, tag_make(TAG_SLOT, w->tail % w->shape.slot_count));
+    w->tail++;
+    return READ_STARTED;
+}
+
+/* Moves the reader over the seam when it has come to a pass's end. False: there is nothing more to read for now. Only one seam is
+ * crossed: what comes after the next pass is anyone's guess, and a pass is far longer than the window. */
+static bool reader_has_visit(nw_window *w)
+{
+    if (w->read.pass == NW_PASS_COUNT)
+        return false;
+    if (w->read.step < w->model->step_count[w->read.pass])
+        return true;
+    if (w->read_crossed || w->next == NW_PASS_COUNT || w->model->step_count[w->next] == 0)
+        return false;
+    w->read = (nw_visit){.pass = w->next};
+    w->read_crossed = true;
+    return true;
+}
+
+/* Fills every free slot and every pin that comes by. */
+static void pump(nw_window *w)
+{
+    bool started = false;
+    while (reader_has_visit(w)) {
+        if (w->prefetch_off && (w->read_crossed || w->read.step != w->at.step))
+            break;
+        read_result r = read_one(w);
+        if (r == READ_BLOCKED)
+            break;
+        started |= r == READ_STARTED;
+        w->read.step++;
+    }
+    if (started)
+        nw_io_flush(w->io);
+}
+
+/* ---- passes ---- */
+
+void nw_window_start(nw_window *w)
+{
+    w->at = w->read = (nw_visit){.pass = NW_PASS_COUNT};
+    w->next = NW_PASS_COUNT;
+    w->read_crossed = false;
+    w->head = w->tail = 0;
+}
+
+/* Frees every slot; waits for those that are being read. Pins in flight arrive too. */
+void nw_window_drain(nw_window *w)
+{
+    uint32_t rows = 0;
+    int      row_errno = 0;
+    while (nw_io_in_flight(w->io) > 0)
+        reap(w, true, &rows, &row_errno);
+    for (; w->head < w->tail; w->head++) {
+        nw_slot *s = slot_at(w, w->head);
+        slot_move(s, s->state == NW_SLOT_IN_USE ? NW_SLOT_IN_USE : NW_SLOT_READY, NW_SLOT_FREE);
+    }
+    w->in_use = false;
+    nw_window_start(w);
+}
+
+static void drop_pin(nw_window *w, nw_pin *pin, nw_step step)
+{
+    if (pin->at == NW_NOT_PINNED || !is_overlaid(w, pin, step))
+        return;
+    NW_CHECK(pin->state != NW_SLOT_READING);
+    if (pin->state != NW_SLOT_READY)
+        return;
+    pin_move(pin, NW_SLOT_READY, NW_SLOT_FREE);
+    w->pinned_bytes -= pin_bytes(w, step);
+}
+
+/* The encoder's scratch takes its memory: what it overlays is forgotten. Nothing is in flight into it: a decode pass has waited for all
+ * its pins, and the reader crosses into the next decode pass only when that is expected; then it was drained. */
+static void take_scratch(nw_window *w)
+{
+    for (size_t i = 0; i < w->model->step_count[NW_PASS_DECODE]; i++)
+        drop_pin(w, &w->parts->pins[i], w->model->steps[NW_PASS_DECODE][i]);
+    for (size_t i = 0; i < nw_embed_tiles(w->model); i++)
+        drop_pin(w, &w->parts->embed_pins[i], embed_step(w, i));
+    w->scratch_in_use = true;
+}
+
+void nw_window_begin(nw_window *w, nw_pass pass, nw_pass next)
+{
+    NW_CHECK(!w->in_use);
+    NW_CHECK(pass < NW_PASS_COUNT && w->model->step_count[pass] > 0);
+    /* What was read ahead is this pass's from its first step on, or of no use. */
+    bool expected = w->at.pass != NW_PASS_COUNT && w->next == pass && w->at.step == w->model->step_count[w->at.pass];
+    if (!expected)
+        nw_window_drain(w);
+    if (pass == NW_PASS_ENCODE)
+        take_scratch(w);
+    else if (pass != NW_PASS_CROSS)
+        w->scratch_in_use = false;
+    if (!w->read_crossed)
+        w->read = (nw_visit){.pass = pass};
+    w->read_crossed = false;
+    w->at = (nw_visit){.pass = pass};
+    w->next = next;
+    pump(w);
+}
+
+/* ---- acquire and release ---- */
+
+static nw_code read_failed(const nw_window *w, nw_step step, int os_errno, nw_error *err)
+{
+    const char           *path = nw_model_tensor_path(w->model, step.tensor);
+    nw_extent             e = nw_model_extent(w->model, step);
+    const nw_tensor_need *need = &w->model->tensors.list[step.tensor];
+    nw_code               rc;
+    if (os_errno == NW_IO_EOF) {
+        rc = nw_fail(err, NW_E_FORMAT, 0, "%s: ends before byte %llu, in tensor %s: the file was cut short", path,
+                     (unsigned long long)(e.offset + e.bytes_needed), w->model->places[step.tensor].tensor->name);
+    } else {
+        rc = nw_fail(err, NW_E_IO, os_errno, "%s: reading %zu bytes at %llu, of tensor %s", path, e.bytes,
+                     (unsigned long long)e.offset, w->model->places[step.tensor].tensor->name);
+    }
+    if (err != NULL) {
+        err->block = need->block;
+        err->offset = e.offset;
+    }
+    return rc;
+}
+
+/* Waits, reading on meanwhile, while *state is READING (or, for a pin that had no room yet, FREE). */
+static nw_code wait_for(nw_window *w, const nw_slot_state *state, const int *os_errno, nw_step step, nw_error *err)
+{
+    double start = 0;
+    while (*state == NW_SLOT_READING || *state == NW_SLOT_FREE) {
+        if (atomic_load_explicit(w->stop, memory_order_relaxed))
+            return nw_fail(err, NW_E_CANCELLED, 0, "stopped");
+        if (*state == NW_SLOT_FREE && *os_errno != 0)
+            break;
+        NW_CHECK(nw_io_in_flight(w->io) > 0);
+        if (start == 0)
+            start = nw_system_seconds();
+        reap(w, true, NULL, NULL);
+        pump(w);
+    }
+    if (start != 0)
+        w->seconds_waited += nw_system_seconds() - start;
+    return *os_errno == 0 ? NW_OK : read_failed(w, step, *os_errno, err);
+}
+
+nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err)
+{
+    NW_CHECK(!w->in_use);
+    NW_CHECK(w->at.pass < NW_PASS_COUNT && w->at.step < w->model->step_count[w->at.pass]);
+    nw_step step = step_of(w, w->at);
+    NW_CHECK(step.tensor == tensor && step.tile == tile); /* the model asks for exactly the next tile of the schedule */
+    if (atomic_load_explicit(w->stop, memory_order_relaxed))
+        return nw_fail(err, NW_E_CANCELLED, 0, "stopped");
+    reap(w, false, NULL, NULL);
+    pump(w);
+
+    nw_pin              *pin = pin_of(w, w->at);
+    nw_slot             *s = pin == NULL ? slot_at(w, w->head) : NULL;
+    const unsigned char *bytes = pin != NULL ? w->parts->region + pin->at : s->bytes;
+    if (s != NULL)
+        NW_CHECK(w->head < w->tail && s->pass == w->at.pass && s->step == w->at.step);
+    nw_code rc = pin != NULL ? wait_for(w, &pin->state, &pin->os_errno, step, err) : wait_for(w, &s->state, &s->os_errno, step, err);
+    if (rc != NW_OK)
+        return rc;
+    if (s != NULL)
+        slot_move(s, NW_SLOT_READY, NW_SLOT_IN_USE);
+    w->in_use = true;
+
+    const nw_place *place = &w->model->places[tensor];
+    *ret = (nw_tile){.tensor = tensor,
+                     .tile = tile,
+                     .first = nw_cut_first(&place->cut, tile),
+                     .rows = nw_cut_rows(&place->cut, tile),
+                     .cols = place->cut.cols,
+                     .strip_rows = place->cut.strip_rows,
+                     .dtype = place->tensor->dtype,
+                     .data = bytes + nw_model_extent(w->model, step).skip};
+    return NW_OK;
+}
+
+void nw_window_release(nw_window *w, const nw_tile *tile)
+{
+    NW_CHECK(w->in_use);
+    w->in_use = false;
+    w->weight_bytes += tile->rows * w->model->places[tile->tensor].row_bytes;
+    if (pin_of(w, w->at) == NULL) {
+        slot_move(slot_at(w, w->head), NW_SLOT_IN_USE, NW_SLOT_FREE);
+        w->head++;
+    }
+    w->at.step++;
+    reap(w, false, NULL, NULL);
+    pump(w);
+}
+
+nw_code nw_window_finish(nw_window *w, nw_error *err)
+{
+    size_t count = nw_embed_tiles(w->model);
+    for (size_t i = 0; i < count; i++) {
+        nw_pin *pin = &w->parts->embed_pins[i];
+        if (pin->at == NW_NOT_PINNED || pin->state != NW_SLOT_FREE)
+            continue;
+        while (!has_room(w))
+            reap(w, true, NULL, NULL);
+        pin_move(pin, NW_SLOT_FREE, NW_SLOT_READING);
+        submit(w, embed_step(w, i), w->parts->region + pin->at, tag_make(TAG_EMBED, i));
+    }
+    for (size_t i = 0; i < count; i++) {
+        nw_pin *pin = &w->parts->embed_pins[i];
+        if (pin->at == NW_NOT_PINNED)
+            continue;
+        nw_code rc = wait_for(w, &pin->state, &pin->os_errno, embed_step(w, i), err);
+        if (rc != NW_OK)
+            return rc;
+    }
+    return NW_OK;
+}
+
+/* ---- embedding rows ---- */
+
+/* The stored row if it is resident: in a pinned tile of the embedding (which is the head's, in tied models), or in the row cache. */
+static const unsigned char *resident_row(const nw_window *w, uint32_t id)
+{
+    const nw_model *m = w->model;
+    const nw_place *p = &m->places[m->tensors.embed];
+    size_t          tile = (size_t)(id / p->cut.tile_rows);
+    bool            tied = m->tensors.embed == m->tensors.head;
+    const nw_pin   *pin = NULL;
+    if (tied) /* the head's tiles end the decode schedule */
+        pin = &w->parts->pins[m->step_count[NW_PASS_DECODE] - (size_t)p->cut.tile_count + tile];
+    else if (nw_embed_tiles(m) > 0)
+        pin = &w->parts->embed_pins[tile];
+    if (pin != NULL && pin->at != NW_NOT_PINNED && pin->state == NW_SLOT_READY) {
+        size_t skip = nw_model_extent(m, embed_step(w, tile)).skip;
+        return w->parts->region + pin->at + skip + (id - tile * p->cut.tile_rows) * p->row_bytes;
+    }
+    size_t at = id % NW_ROW_CACHE;
+    return w->parts->row_ids[at] == id + 1 ? w->parts->row_cache + at * p->row_bytes : NULL;
+}
+
+/* Reads rows ids[0 .. count), count <= NW_ROW_BATCH, into the row buffers and from there to out and the cache. */
+static nw_code read_rows(nw_window *w, const nw_kernels *kernels, const uint32_t *ids, const size_t *targets, size_t count, float *out,
+                         nw_error *err)
+{
+    const nw_model *m = w->model;
+    const nw_place *p = &m->places[m->tensors.embed];
+    const nw_file  *file = nw_model_tensor_file(m, m->tensors.embed);
+    size_t          d = m->config.d_model;
+    uint32_t        done = 0;
+    int             os_errno = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t offset = p->tensor->offset + ids[i] * p->row_bytes;
+        uint64_t start = nw_round_down(offset, file->align);
+        nw_io_op op = {.kind = NW_IO_READ,
+                       .fd = file->fd,
+                       .offset = start,
+                       .buf = w->parts->row_buffers + i * w->shape.row_bytes,
+                       .bytes = w->row_read_bytes,
+                       .bytes_needed = (size_t)(offset - start + p->row_bytes),
+                       .tag = tag_make(TAG_ROW, i)};
+        bool     queued = nw_io_submit(w->io, &op);
+        NW_CHECK(queued);
+        w->bytes_read += nw_min_u64(op.bytes, file->size - start);
+    }
+    w->rows_read += count;
+    double begin = nw_system_seconds();
+    while (done != (uint32_t)(((uint64_t)1 << count) - 1))
+        reap(w, true, &done, &os_errno);
+    w->seconds_waited += nw_system_seconds() - begin;
+    if (os_errno != 0)
+        return read_failed(w, embed_step(w, ids[0] / (size_t)p->cut.tile_rows), os_errno, err);
+    for (size_t i = 0; i < count; i++) {
+        uint64_t             offset = p->tensor->offset + ids[i] * p->row_bytes;
+        const unsigned char *row = w->parts->row_buffers + i * w->shape.row_bytes + offset % file->align;
+        kernels->widen[p->tensor->dtype](out + targets[i] * d, row, d);
+        memcpy(w->parts->row_cache + ids[i] % NW_ROW_CACHE * p->row_bytes, row, (size_t)p->row_bytes);
+        w->parts->row_ids[ids[i] % NW_ROW_CACHE] = ids[i] + 1;
+        nw_file_drop(file, nw_round_down(offset, file->align), w->row_read_bytes);
+    }
+    return NW_OK;
+}
+
+/* An earlier position with the same id; SIZE_MAX if there is none. */
+static size_t earlier(const uint32_t *ids, size_t i)
+{
+    for (size_t j = 0; j < i; j++) {
+        if (ids[j] == ids[i])
+            return j;
+    }
+    return SIZE_MAX;
+}
+
+nw_code nw_window_rows(nw_window *w, const nw_kernels *kernels, const uint32_t *ids, size_t count, float *out, nw_error *err)
+{
+    const nw_model *m = w->model;
+    size_t          d = m->config.d_model, pending = 0;
+    uint32_t        batch[NW_ROW_BATCH];
+    size_t          targets[NW_ROW_BATCH];
+    for (size_t i = 0; i < count; i++) {
+        NW_CHECK(ids[i] < m->config.vocab_size);
+        const unsigned char *row = resident_row(w, ids[i]);
+        if (row != NULL) {
+            kernels->widen[m->places[m->tensors.embed].tensor->dtype](out + i * d, row, d);
+        } else if (earlier(ids, i) == SIZE_MAX) {
+            batch[pending] = ids[i];
+            targets[pending++] = i;
+        }
+        if (pending == NW_ROW_BATCH || (i + 1 == count && pending > 0)) {
+            nw_code rc = read_rows(w, kernels, batch, targets, pending, out, err);
+            if (rc != NW_OK)
+                return rc;
+            pending = 0;
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        size_t first = earlier(ids, i);
+        if (first != SIZE_MAX)
+            memcpy(out + i * d, out + first * d, d * sizeof *out);
+    }
+    return NW_OK;
+}

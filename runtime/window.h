@@ -1,0 +1,70 @@
+/* The window that slides over the model: reads tiles ahead of the pass, keeps what is pinned, drops the rest.
+ *
+ * A pass visits the steps of its schedule in order. Each visit finds its tile in a pin, or in a slot of the ring; slots are
+ * filled and freed in visit order, so the ring needs no search. Reading runs ahead of the pass along the schedule, and
+ * straight on into the pass that will come next: weights do not depend on tokens. Pins are filled by the first decode pass
+ * that comes by. The only places that a tile is read into are slots and pins; nothing is copied.
+ *
+ *   slot   FREE -> READING -> READY -> IN_USE -> FREE
+ *   pin    FREE -> READING -> READY; dropped back to FREE when an encoder pass needs its memory
+ *
+ * Belongs to the session's thread. Nothing here allocates.
+ */
+#ifndef NW_RUNTIME_WINDOW_H
+#define NW_RUNTIME_WINDOW_H
+
+#include <stdatomic.h>
+
+#include "layout.h"
+
+/* A step of a pass. */
+typedef struct {
+    nw_pass pass;
+    size_t  step;
+} nw_visit;
+
+typedef struct {
+    nw_model *model;
+    nw_io    *io;
+    nw_parts *parts;
+    nw_shape  shape;
+    size_t    row_read_bytes; /* of one embedding row, as planned */
+    uint64_t  encode_from; /* offset in the region where the encoder's scratch starts */
+    bool      prefetch_off;
+    atomic_bool *stop; /* set from outside: acquire gives up with NW_E_CANCELLED */
+
+    nw_visit at;   /* the visit that acquire comes to next */
+    nw_pass  next; /* the pass expected after this one; NW_PASS_COUNT: none */
+    nw_visit read; /* the visit that is read next: at or ahead of `at` */
+    bool     read_crossed; /* `read` is in the next pass */
+    size_t   head, tail; /* ring: head is the slot of the oldest visit, tail the next to fill; counts, not indices */
+    bool     scratch_in_use; /* by an encoder pass and its cross pass: pins that it overlays stay empty */
+    bool     in_use;         /* a tile is acquired */
+
+    uint64_t bytes_read, weight_bytes, rows_read, pinned_bytes;
+    double   seconds_waited;
+} nw_window;
+
+/* Everything else must be set. Slots and pins must be as nw_parts_layout left them, pins' places as planned. */
+void nw_window_start(nw_window *w);
+
+/* Begins a pass; `next` is what will probably follow it (NW_PASS_COUNT: nothing). What has been read ahead for another pass is dropped.
+ * ENCODE drops the pins under its scratch, which is the pass's until a pass begins that is neither ENCODE nor CROSS. */
+void nw_window_begin(nw_window *w, nw_pass pass, nw_pass next);
+
+/* nw_weights.acquire and release. Errors: NW_E_IO, NW_E_FORMAT, NW_E_CANCELLED; err->block is set. */
+NW_MUST_USE nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err);
+void nw_window_release(nw_window *w, const nw_tile *tile);
+
+/* After the last step of a decode pass: waits until the pinned embedding, if planned, is resident. */
+NW_MUST_USE nw_code nw_window_finish(nw_window *w, nw_error *err);
+
+/* Embedding rows as f32, out [count, d_model]: from a pin, from the row cache, or from disk, NW_ROW_BATCH at a time. Each
+ * distinct row is read at most once. `widen` converts a stored row. */
+NW_MUST_USE nw_code nw_window_rows(nw_window *w, const nw_kernels *kernels, const uint32_t *ids, size_t count, float *out,
+                                   nw_error *err);
+
+/* After an error, and before closing: waits for what is in flight and forgets what was read ahead. Pins that are filled stay. */
+void nw_window_drain(nw_window *w);
+
+#endif

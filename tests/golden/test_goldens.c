@@ -1,0 +1,167 @@
+/* Every reference vector: encoder states, logits of given decoder inputs, greedy tokens and their log-probabilities.
+ *
+ *   test_goldens [kernels]     "portable", "avx2", ...; the fastest by default
+ */
+#include "golden.h"
+#include "narrows.h"
+
+#include <math.h>
+
+/* The reference's own two versions differ by up to 2e-5 (goldens/README.md). */
+#define TOLERANCE 1e-4
+
+static const char *const cases[] = {"t5-v1.0-tied", "t5-v1.1",      "flan-bf16-shards", "flan-f16", "mt5",
+                                    "umt5",         "byt5",         "ul2",              "madlad",   "encoder-only",
+                                    "odd-sizes",    "long",         "buckets",          "three-embeddings", "gelu-exact"};
+
+static const char *kernels;
+static unsigned    failures, checks;
+static double      worst;
+
+static void check(bool ok, const char *name, const char *what, size_t index)
+{
+    checks++;
+    if (!ok && failures++ < 20)
+        printf("FAILED %s: %s %zu\n", name, what, index);
+}
+
+static void check_floats(const char *name, const char *what, size_t index, const float *have, const float *want, size_t n)
+{
+    double largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d = fabs((double)have[i] - (double)want[i]);
+        largest = d > largest || d != d ? d : largest;
+    }
+    worst = largest > worst ? largest : worst;
+    check(largest <= TOLERANCE, name, what, index);
+}
+
+typedef struct {
+    const char  *name;
+    size_t       input;
+    const float *want; /* [rows, vocab] */
+    size_t       first, rows, vocab;
+    size_t       compared;
+} logits_check;
+
+static bool compare_logits(void *user, const nw_token *t)
+{
+    logits_check *l = user;
+    if (t->index >= l->first) {
+        check_floats(l->name, "logits of input", l->input, t->logits, l->want + (t->index - l->first) * l->vocab, l->vocab);
+        l->compared++;
+    }
+    return true;
+}
+
+static void test_logits(golden *g, nw_session *s, const char *name, size_t input, const uint32_t *ids, size_t count)
+{
+    size_t    forced_dims[2], dims[2];
+    uint32_t *forced = golden_tensor_of(g, "decoder_input_ids", input, forced_dims);
+    float    *want = golden_tensor_of(g, "logits", input, dims);
+    if (forced == NULL || want == NULL) {
+        free(forced);
+        free(want);
+        return;
+    }
+    size_t       steps = forced_dims[0];
+    logits_check l = {.name = name, .input = input, .want = want, .first = steps - dims[0], .rows = dims[0], .vocab = dims[1]};
+    nw_request   q = {.input_ids = ids,
+                      .input_count = count,
+                      .forced_ids = forced + 1, /* the first is the start token */
+                      .forced_count = steps - 1,
+                      .max_new_tokens = steps,
+                      .on_token = compare_logits,
+                      .user = &l};
+    nw_result    r = {0};
+    nw_error     err = {0};
+    nw_code      rc = nw_session_generate(s, &q, &r, &err);
+    check(rc == NW_OK && l.compared == l.rows, name, rc == NW_OK ? "steps of logits" : err.msg, input);
+    free(forced);
+    free(want);
+}
+
+/* Greedy entries without a penalty or a minimum: the others come with those features. */
+static bool is_plain_greedy(const cJSON *e)
+{
+    return cJSON_GetObjectItem(e, "num_beams")->valueint == 1 && !cJSON_HasObjectItem(e, "repetition_penalty") &&
+           !cJSON_HasObjectItem(e, "no_repeat_ngram_size") && !cJSON_HasObjectItem(e, "min_new_tokens");
+}
+
+static void test_greedy(const cJSON *e, nw_session *s, const char *name, const uint32_t *ids, size_t count)
+{
+    enum { MAX = 512 };
+    const cJSON *want = cJSON_GetArrayItem(cJSON_GetObjectItem(e, "sequences"), 0);
+    const cJSON *lps = cJSON_GetObjectItem(e, "token_logprobs");
+    uint32_t     have[MAX];
+    double       have_lp[MAX];
+    nw_request   q = {.input_ids = ids,
+                      .input_count = count,
+                      .max_new_tokens = (size_t)cJSON_GetObjectItem(e, "max_new_tokens")->valueint};
+    nw_result    r = {.ids = have, .logprobs = have_lp};
+    nw_error     err = {0};
+    nw_code      rc = nw_session_generate(s, &q, &r, &err);
+    check(rc == NW_OK && r.count == (size_t)cJSON_GetArraySize(want), name, rc == NW_OK ? "greedy length" : err.msg, r.count);
+    for (size_t i = 0; rc == NW_OK && i < r.count && i < (size_t)cJSON_GetArraySize(want); i++) {
+        check(have[i] == (uint32_t)cJSON_GetArrayItem(want, (int)i)->valueint, name, "greedy token", i);
+        double d = fabs(have_lp[i] - cJSON_GetArrayItem(lps, (int)i)->valuedouble);
+        worst = d > worst ? d : worst;
+        check(d <= TOLERANCE, name, "log-probability", i);
+    }
+}
+
+static void test_case(const char *name)
+{
+    golden      g = {0};
+    nw_error    err = {0};
+    nw_model   *model = NULL;
+    nw_session *session = NULL;
+    golden_open(&g, name);
+    golden_need(nw_model_open(&(nw_model_options){.path = g.dir}, &model, &err) == NW_OK, name, &err);
+    nw_model_info info;
+    nw_model_describe(model, &info);
+    nw_session_options o = {.budget_bytes = 256 << 20, .max_input_tokens = 320, .max_output_tokens = 256, .threads = 2, .kernels = kernels};
+    golden_need(nw_session_open(model, &o, &session, &err) == NW_OK, name, &err);
+
+    size_t    dims[2], lens_dims[2];
+    uint32_t *ids = golden_tensor(&g, "input_ids", dims);
+    int32_t  *lens = golden_tensor(&g, "input_lens", lens_dims);
+    float    *states = malloc(320 * info.d_model * sizeof *states);
+    for (size_t i = 0; i < dims[0]; i++) {
+        const uint32_t *input = ids + i * dims[1];
+        size_t          count = (size_t)lens[i], hidden_dims[2];
+        float          *want = golden_tensor_of(&g, "encoder_hidden", i, hidden_dims);
+        nw_code         rc = nw_session_encode(session, input, count, states, &err);
+        check(rc == NW_OK && hidden_dims[0] == count, name, "encode", i);
+        check_floats(name, "encoder states of input", i, states, want, count * info.d_model);
+        free(want);
+        if (info.decoder_blocks > 0)
+            test_logits(&g, session, name, i, input, count);
+    }
+    const cJSON *e;
+    size_t       greedy = 0;
+    cJSON_ArrayForEach(e, cJSON_GetObjectItem(g.json, "generate"))
+    {
+        size_t input = (size_t)cJSON_GetObjectItem(e, "input")->valueint;
+        if (is_plain_greedy(e)) {
+            test_greedy(e, session, name, ids + input * dims[1], (size_t)lens[input]);
+            greedy++;
+        }
+    }
+    check(info.decoder_blocks == 0 || greedy > 0, name, "greedy entries", greedy);
+    free(states);
+    free(ids);
+    free(lens);
+    nw_session_close(session);
+    nw_model_close(model);
+    golden_close(&g);
+}
+
+int main(int argc, char **argv)
+{
+    kernels = argc > 1 ? argv[1] : NULL;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        test_case(cases[i]);
+    printf("%u checks, %u failed; largest difference %.2g (allowed %.2g)\n", checks, failures, worst, TOLERANCE);
+    return failures == 0 ? 0 : 1;
+}

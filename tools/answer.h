@@ -1,0 +1,33 @@
+/* Answers: from a session's tokens to what stands on stdout. */
+#ifndef NW_TOOLS_ANSWER_H
+#define NW_TOOLS_ANSWER_H
+
+#include <stdbool.h>
+
+#include "buffer.h"
+#include "narrows.h"
+#include "progress.h"
+
+/* How answers are written. */
+typedef struct {
+    nw_model   *model;
+    nw_session *session;
+    progress   *progress;
+    bool        json, logprobs;
+    bool        lines;    /* one line each: a newline in an answer is written as \n */
+    bool        has_text; /* the model has a tokenizer; otherwise ids are written */
+    bool        terminal; /* stdout is one: progress hides while an answer stands there */
+    size_t      max_new_tokens;
+    uint32_t   *ids; /* room for max_new_tokens with json */
+    double     *logprob_list;
+} answer_style;
+
+/* Takes the room for JSON answers, at most `limit` bytes, resident from now on: before the session opens, so that it is counted.
+ * False if that is more than the limit. */
+bool answer_room(answer_style *style, buffer *room, uint64_t limit);
+
+/* Generates the answer to one prompt and writes it. No ids (an empty line): an empty answer. Returns -1, or the exit status
+ * after printing what is wrong. A failure to write stdout ends it early with -1: print_finish knows. */
+int answer_prompt(answer_style *style, const uint32_t *ids, size_t count);
+
+#endif

@@ -1,0 +1,242 @@
+/* info: what a model is, from its headers alone. */
+#include "commands.h"
+
+#include <cjson/cJSON.h>
+#include <string.h>
+
+#include "options.h"
+
+enum { KEY_TENSORS = 512, TYPE_COUNT = 3 };
+
+typedef struct {
+    options common;
+    bool    tensors;
+} info_options;
+
+static const struct argp_option info_argp_options[] = {
+    {"tensors", KEY_TENSORS, 0, 0, "List every tensor (so does --verbose)", 5},
+    {0},
+};
+
+static error_t parse_info(int key, char *arg, struct argp_state *state)
+{
+    info_options *o = (info_options *)state->input;
+    switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = state->child_inputs[1] = &o->common; return 0;
+    case KEY_TENSORS: o->tensors = true; return 0;
+    case ARGP_KEY_ARG:
+        if (o->common.model != NULL)
+            return options_fail(&o->common, "more than one model");
+        o->common.model = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (o->common.model == NULL)
+            return options_fail(&o->common, "no model: MODEL is missing");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp_child children[] = {{&options_model_argp, 0, NULL, 0}, {&options_output_argp, 0, NULL, 0}, {0}};
+
+static const struct argp info_argp = {
+    .options = info_argp_options,
+    .parser = parse_info,
+    .args_doc = "MODEL",
+    .doc = "Says what a model is: family, sizes, types, files, tokenizer, and how many bytes each phase of a run reads. No weights "
+           "are read."
+           "\vExamples:\n"
+           "  narrows info flan-t5-xl\n"
+           "  narrows info google/flan-t5-small --json --tensors",
+    .children = children,
+};
+
+typedef struct {
+    nw_model         *model;
+    nw_model_info     info;
+    nw_tokenizer_info tokenizer;
+    bool              tensors;
+} facts;
+
+static const char *const type_names[TYPE_COUNT] = {"f32", "bf16", "f16"};
+
+/* ---- for people ------------------------------------------------------------------------------------------------------- */
+
+static void print_bytes_row(const char *name, uint64_t bytes, const char *remark)
+{
+    char size[16];
+    print_text("%-14s%s%s\n", name, nw_bytes_format(bytes, false, size), remark);
+}
+
+static void print_tensors(const facts *f)
+{
+    nw_tensor_info t;
+    print_text("\n");
+    for (size_t i = 0; nw_model_tensor(f->model, i, &t); i++) {
+        char   shape[128] = "", size[16];
+        size_t used = 0;
+        for (uint32_t d = 0; d < t.dim_count && d < 8 && used < sizeof shape; d++) {
+            int len = snprintf(shape + used, sizeof shape - used, d == 0 ? "%llu" : "x%llu", (unsigned long long)t.dims[d]);
+            used += len > 0 ? (size_t)len : 0;
+        }
+        print_text("%s  %s [%s]  %s  %s at %llu%s\n", t.name, t.dtype, shape, nw_bytes_format(t.bytes, false, size), t.file,
+                   (unsigned long long)t.offset, t.used ? "" : "  (unused)");
+    }
+}
+
+static void print_facts(const facts *f)
+{
+    const nw_model_info *m = &f->info;
+    const char          *name = m->path;
+    print_text("%-14s%s\n", "model", name);
+    print_text("%-14s%s (model_type %s)\n", "family", m->family, m->model_type);
+    print_text("%-14s%llu encoder + %llu decoder\n", "blocks", (unsigned long long)m->encoder_blocks,
+               (unsigned long long)m->decoder_blocks);
+    print_text("%-14sd_model %u, d_ff %u, %u heads of %u\n", "sizes", m->d_model, m->d_ff, m->heads, m->d_kv);
+    print_text("%-14s%s\n", "activation", m->activation);
+    print_text("%-14s%u pieces; %s head\n", "vocabulary", m->vocab_size, m->head_tied ? "tied" : "separate");
+    print_text("%-14s%u buckets to distance %u, %s\n", "position bias", m->relative_buckets, m->relative_distance,
+               m->bias_per_block ? "in each block" : "in the first block");
+    print_text("%-14spad %u, start %u, end %u\n", "special ids", m->pad_id, m->start_id, m->eos_id);
+    if (strcmp(f->tokenizer.kind, "none") == 0)
+        print_text("%-14snone: runs from --input-ids\n", "tokenizer");
+    else
+        print_text("%-14s%s, %u pieces, %u extra ids%s%s\n", "tokenizer", f->tokenizer.kind, f->tokenizer.pieces,
+                   f->tokenizer.extra_ids, f->tokenizer.path != NULL ? ", " : "", f->tokenizer.path != NULL ? f->tokenizer.path : "");
+    print_text("%-14s%llu (%.3g billion)\n", "parameters", (unsigned long long)m->parameters, (double)m->parameters / 1e9);
+    print_bytes_row("weights", m->weight_bytes, "");
+    for (size_t i = 0; i < TYPE_COUNT; i++) {
+        if (m->type_bytes[i] > 0)
+            print_bytes_row("", m->type_bytes[i], i == 0 ? " of f32" : i == 1 ? " of bf16" : " of f16");
+    }
+    print_bytes_row("encoder", m->encoder_bytes, ", once a prompt");
+    print_bytes_row("cross K/V", m->cross_bytes, ", once a prompt");
+    print_bytes_row("decoder", m->decode_bytes, ", each token, less what stays resident");
+    print_text("%-14s%zu in %zu file%s\n", "tensors", m->tensor_count, m->file_count, m->file_count == 1 ? "" : "s");
+    const char *file;
+    uint64_t    bytes;
+    for (size_t i = 0; (file = nw_model_file(f->model, i, &bytes)) != NULL; i++) {
+        char size[16];
+        print_text("%-14s%s  %s\n", "", nw_bytes_format(bytes, false, size), file);
+    }
+    if (f->tensors)
+        print_tensors(f);
+}
+
+/* ---- for programs ----------------------------------------------------------------------------------------------------- */
+
+static void add_tensors(cJSON *json, const facts *f)
+{
+    nw_tensor_info t;
+    cJSON         *list = cJSON_AddArrayToObject(json, "tensors");
+    for (size_t i = 0; nw_model_tensor(f->model, i, &t); i++) {
+        cJSON *item = cJSON_CreateObject();
+        cJSON_AddItemToArray(list, item);
+        cJSON_AddStringToObject(item, "name", t.name);
+        cJSON_AddStringToObject(item, "dtype", t.dtype);
+        cJSON *shape = cJSON_AddArrayToObject(item, "shape");
+        for (uint32_t d = 0; d < t.dim_count && d < 8; d++)
+            cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)t.dims[d]));
+        cJSON_AddNumberToObject(item, "bytes", (double)t.bytes);
+        cJSON_AddStringToObject(item, "file", t.file);
+        cJSON_AddNumberToObject(item, "offset", (double)t.offset);
+        cJSON_AddBoolToObject(item, "used", t.used);
+    }
+}
+
+static void add_tokenizer(cJSON *json, const nw_tokenizer_info *tokenizer)
+{
+    cJSON *item = cJSON_AddObjectToObject(json, "tokenizer");
+    cJSON_AddStringToObject(item, "kind", tokenizer->kind);
+    if (tokenizer->path != NULL)
+        cJSON_AddStringToObject(item, "path", tokenizer->path);
+    else
+        cJSON_AddNullToObject(item, "path");
+    cJSON_AddNumberToObject(item, "pieces", tokenizer->pieces);
+    cJSON_AddNumberToObject(item, "extra_ids", tokenizer->extra_ids);
+}
+
+static void add_sizes(cJSON *json, const nw_model_info *m)
+{
+    const struct {
+        const char *name;
+        uint32_t    value;
+    } sizes[] = {
+        {"vocab_size", m->vocab_size},
+        {"d_model", m->d_model},
+        {"d_kv", m->d_kv},
+        {"d_ff", m->d_ff},
+        {"heads", m->heads},
+        {"encoder_blocks", m->encoder_blocks},
+        {"decoder_blocks", m->decoder_blocks},
+        {"relative_buckets", m->relative_buckets},
+        {"relative_distance", m->relative_distance},
+        {"pad_id", m->pad_id},
+        {"start_id", m->start_id},
+        {"eos_id", m->eos_id},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        cJSON_AddNumberToObject(json, sizes[i].name, sizes[i].value);
+    cJSON_AddStringToObject(json, "activation", m->activation);
+    cJSON_AddBoolToObject(json, "head_tied", m->head_tied);
+    cJSON_AddBoolToObject(json, "bias_per_block", m->bias_per_block);
+}
+
+static void print_facts_json(const facts *f)
+{
+    const nw_model_info *m = &f->info;
+    cJSON               *json = cJSON_CreateObject();
+    cJSON_AddStringToObject(json, "path", m->path);
+    cJSON_AddStringToObject(json, "family", m->family);
+    cJSON_AddStringToObject(json, "model_type", m->model_type);
+    add_sizes(json, m);
+    cJSON_AddNumberToObject(json, "parameters", (double)m->parameters);
+    cJSON_AddNumberToObject(json, "weight_bytes", (double)m->weight_bytes);
+    cJSON_AddNumberToObject(json, "encoder_bytes", (double)m->encoder_bytes);
+    cJSON_AddNumberToObject(json, "cross_bytes", (double)m->cross_bytes);
+    cJSON_AddNumberToObject(json, "decode_bytes", (double)m->decode_bytes);
+    cJSON *types = cJSON_AddObjectToObject(json, "type_bytes");
+    for (size_t i = 0; i < TYPE_COUNT; i++)
+        cJSON_AddNumberToObject(types, type_names[i], (double)m->type_bytes[i]);
+    add_tokenizer(json, &f->tokenizer);
+    cJSON      *files = cJSON_AddArrayToObject(json, "files");
+    const char *file;
+    uint64_t    bytes;
+    for (size_t i = 0; (file = nw_model_file(f->model, i, &bytes)) != NULL; i++) {
+        cJSON *item = cJSON_CreateObject();
+        cJSON_AddItemToArray(files, item);
+        cJSON_AddStringToObject(item, "path", file);
+        cJSON_AddNumberToObject(item, "bytes", (double)bytes);
+    }
+    cJSON_AddNumberToObject(json, "tensor_count", (double)m->tensor_count);
+    if (f->tensors)
+        add_tensors(json, f);
+    if (print_json(json, true))
+        print_bytes("\n", 1);
+    cJSON_Delete(json);
+}
+
+int command_info(int argc, char **argv)
+{
+    info_options o = {.common.name = "narrows info"};
+    int          status = options_parse(&info_argp, argc, argv, &o.common, &o);
+    if (status != -1)
+        return status;
+    facts    f = {.tensors = o.tensors || o.common.verbose > 0};
+    nw_error err = {0};
+    status = options_open_model(&o.common, &f.model);
+    if (status == -1) {
+        nw_model_describe(f.model, &f.info);
+        if (nw_model_tokenizer_describe(f.model, &f.tokenizer, &err) != NW_OK)
+            status = print_failure(&err);
+    }
+    if (status == -1) {
+        if (o.common.json)
+            print_facts_json(&f);
+        else
+            print_facts(&f);
+        status = EXIT_DONE;
+    }
+    nw_model_close(f.model);
+    return print_finish(status);
+}

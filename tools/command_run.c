@@ -1,0 +1,289 @@
+/* run: text in, text out. Prompts are encoded before the session opens, because the tokenizer's memory goes back first and the
+ * session's sizes are those of the prompts; in the prompt loop both must be there at once. */
+#include "commands.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "answer.h"
+#include "interrupt.h"
+#include "options.h"
+#include "progress.h"
+#include "prompts.h"
+
+enum { KEY_LINES = 512, KEY_INPUT_IDS, KEY_LOGPROBS };
+enum { LOOP_INPUT_TOKENS = 512, NEW_TOKENS = 256, FEW_TOKENS = 32, ROOM_SHARE = 8 };
+
+typedef struct {
+    options     common;
+    const char *prompt, *file, *ids;
+    bool        lines, logprobs;
+} run_options;
+
+typedef struct {
+    run_options   o;
+    nw_model     *model;
+    nw_session   *session;
+    nw_model_info info;
+    bool          loop;
+    prompt_rules  rules;
+    prompts       prompts;
+    buffer        room;
+    progress      progress;
+    answer_style  style;
+} run;
+
+/* ---- options ---------------------------------------------------------------------------------------------------------- */
+
+static const struct argp_option run_argp_options[] = {
+    {0, 0, 0, 0, "Prompt:", 2},
+    {"prompt", 'p', "TEXT", 0, "The prompt, as the argument PROMPT is", 2},
+    {"file", 'f', "FILE", 0, "Read the prompt from FILE, all of it; - is standard input", 2},
+    {"lines", KEY_LINES, 0, 0, "Each line is a prompt of its own and gets one line of output, in order", 2},
+    {"input-ids", KEY_INPUT_IDS, "IDS", 0,
+     "Token ids instead of text, used as they are: \"13 959 1\"; - reads them as a prompt would be", 2},
+    {"logprobs", KEY_LOGPROBS, 0, 0, "With --json: the log probability of each token", 5},
+    {0},
+};
+
+static error_t parse_run(int key, char *arg, struct argp_state *state)
+{
+    run_options *o = (run_options *)state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        for (size_t i = 0; i < 3; i++)
+            state->child_inputs[i] = &o->common;
+        return 0;
+    case ARGP_KEY_ARG:
+    case 'p':
+        if (o->prompt != NULL)
+            return options_fail(&o->common, "more than one prompt: quote a prompt of several words");
+        o->prompt = arg;
+        return 0;
+    case 'f': o->file = arg; return 0;
+    case KEY_LINES: o->lines = true; return 0;
+    case KEY_INPUT_IDS: o->ids = arg; return 0;
+    case KEY_LOGPROBS: o->logprobs = true; return 0;
+    case ARGP_KEY_END:
+        if (o->common.model == NULL)
+            return options_fail(&o->common, "no model: -m MODEL is missing");
+        if ((o->prompt != NULL) + (o->file != NULL) + (o->ids != NULL && strcmp(o->ids, "-") != 0) > 1)
+            return options_fail(&o->common, "a prompt, --file and --input-ids exclude each other");
+        if (o->logprobs && !o->common.json)
+            return options_fail(&o->common, "--logprobs needs --json");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp_child children[] = {
+    {&options_model_argp, 0, NULL, 0}, {&options_session_argp, 0, NULL, 0}, {&options_output_argp, 0, NULL, 0}, {0}};
+
+static const struct argp run_argp = {
+    .options = run_argp_options,
+    .parser = parse_run,
+    .args_doc = "[PROMPT]",
+    .doc = "Runs a model on a prompt and writes the answer to standard output, holding at most BUDGET of memory: what does not fit "
+           "is read from disk again for each token. A smaller budget is slower, and never changes the answer."
+           "\vWithout PROMPT, --file and --input-ids the prompt is read from standard input; on a terminal, line by line in a loop. "
+           "Without --budget the budget is 'auto': what the machine has available, less an eighth.\n\n"
+           "Examples:\n"
+           "  narrows run -m flan-t5-xl -b 1G \"translate English to German: Good morning.\"\n"
+           "  narrows run -m flan-t5-xl -b 1G --lines -f questions.txt > answers.txt",
+    .children = children,
+};
+
+/* ---- session ---------------------------------------------------------------------------------------------------------- */
+
+/* The one line for a budget that is too small: what these prompts need, and what shorter answers would. */
+static int print_budget_needed(const run *r, const nw_error *err)
+{
+    const nw_session_options *o = &r->o.common.session;
+    char                      budget[16], needed[16], few[16];
+    if (err->bytes_needed <= o->budget_bytes)
+        return print_failure(err);
+    nw_bytes_format(o->budget_bytes, false, budget);
+    nw_bytes_format(err->bytes_needed, true, needed);
+    nw_session_options shorter = *o;
+    shorter.max_output_tokens = FEW_TOKENS;
+    nw_plan  plan = {0};
+    nw_error ignored = {0};
+    nw_code  rc = nw_plan_make(r->model, &shorter, &plan, &ignored);
+    bool     helps = o->max_output_tokens > FEW_TOKENS && (rc == NW_OK || rc == NW_E_BUDGET) && plan.smallest > 0 &&
+                 plan.smallest < err->bytes_needed;
+    nw_bytes_format(plan.smallest, true, few);
+    print_error("budget %s is too small: needs %s for %zu tokens in, %zu out%s%s%s", budget, needed, o->max_input_tokens,
+                o->max_output_tokens, helps ? "; " : "", helps ? few : "", helps ? " with -n 32" : "");
+    return EXIT_BUDGET;
+}
+
+/* After the prompts are known, or for the loop. Returns -1 or the exit status. */
+static int open_session(run *r)
+{
+    nw_session_options *o = &r->o.common.session;
+    if (!r->loop)
+        o->max_input_tokens = r->prompts.longest > 0 ? r->prompts.longest : 1;
+    o->keep_tokenizer = r->loop;
+    r->style = (answer_style){.model = r->model,
+                              .progress = &r->progress,
+                              .json = r->o.common.json,
+                              .logprobs = r->o.logprobs,
+                              .lines = r->o.lines,
+                              .has_text = r->style.has_text,
+                              .terminal = isatty(STDOUT_FILENO) == 1,
+                              .max_new_tokens = o->max_output_tokens};
+    if (!answer_room(&r->style, &r->room, o->budget_bytes / ROOM_SHARE)) {
+        print_error("--max-new-tokens %zu: this budget has no room for so long a JSON answer", o->max_output_tokens);
+        return EXIT_BUDGET;
+    }
+    nw_error err = {0};
+    nw_code  rc = nw_session_open(r->model, o, &r->session, &err);
+    if (rc == NW_E_BUDGET)
+        return print_budget_needed(r, &err);
+    if (rc != NW_OK)
+        return print_failure(&err);
+    r->style.session = r->session;
+    progress_start(&r->progress, r->o.common.quiet);
+    nw_session_on_progress(r->session, progress_update, &r->progress);
+    return -1;
+}
+
+static int open_model(run *r)
+{
+    int status = options_open_model(&r->o.common, &r->model);
+    if (status == -1)
+        nw_model_describe(r->model, &r->info);
+    return status;
+}
+
+/* Loads the table of pieces, without which ids cannot become text. For ids alone the answer may be ids too. */
+static int find_text(run *r)
+{
+    nw_tokenizer_info tokenizer = {0};
+    nw_error          err = {0};
+    nw_code           rc = nw_model_tokenizer_describe(r->model, &tokenizer, &err);
+    size_t            len;
+    r->style.has_text = rc == NW_OK && strcmp(tokenizer.kind, "none") != 0 && nw_model_piece(r->model, 0, &len, &err) != NULL;
+    if (rc == NW_OK || r->o.ids != NULL)
+        return -1;
+    return print_failure(&err);
+}
+
+/* ---- answers ---------------------------------------------------------------------------------------------------------- */
+
+static int answer_all(run *r)
+{
+    int status = -1;
+    interrupt_watch(r->session);
+    for (size_t i = 0; i < r->prompts.count && status == -1; i++) {
+        size_t          count;
+        const uint32_t *ids = prompts_ids(&r->prompts, i, &count);
+        status = answer_prompt(&r->style, ids, count);
+        if (!print_flush())
+            break;
+    }
+    interrupt_watch(NULL);
+    return status;
+}
+
+/* One prompt after another from the terminal; a mistake in one is said, and the next one asked for. */
+static int answer_loop(run *r)
+{
+    prompt_source source = {.lines = true};
+    buffer        text = {0};
+    int           status = prompts_open(&source);
+    while (status == -1) {
+        bool more;
+        fputs("> ", stderr);
+        fflush(stderr);
+        int line_status = prompts_next(&source, &text, prompts_text_limit(r->rules.budget_bytes), &more);
+        if (line_status == -1 && !more)
+            break;
+        if (line_status == EXIT_IO || line_status == EXIT_BUDGET)
+            status = line_status;
+        if (line_status != -1 || text.used == 0)
+            continue;
+        prompts_clear(&r->prompts);
+        if (prompts_add(&r->prompts, r->model, &r->rules, NULL, text.data, text.used) == -1) {
+            status = answer_all(r);
+            if (status == EXIT_USAGE)
+                status = -1;
+        }
+        if (!print_flush())
+            break;
+    }
+    fputc('\n', stderr);
+    buffer_free(&text);
+    return status;
+}
+
+static int run_prompts(run *r)
+{
+    options      *o = &r->o.common;
+    prompt_source source = {.text = r->o.prompt, .file = r->o.file, .lines = r->o.lines};
+    bool          from_source = r->o.ids == NULL || strcmp(r->o.ids, "-") == 0;
+    if (!from_source)
+        source.text = r->o.ids;
+    r->loop = from_source && source.text == NULL && source.file == NULL && isatty(STDIN_FILENO) == 1;
+    r->rules = (prompt_rules){.as_ids = r->o.ids != NULL,
+                              .empty_allowed = r->o.lines,
+                              .budget_bytes = o->session.budget_bytes,
+                              .max_input_tokens = o->session.max_input_tokens,
+                              .vocab_size = r->info.vocab_size};
+    if (o->session.max_output_tokens == 0)
+        o->session.max_output_tokens = NEW_TOKENS;
+    int status = find_text(r);
+    if (r->loop && status == -1) {
+        if (o->session.max_input_tokens == 0)
+            o->session.max_input_tokens = LOOP_INPUT_TOKENS;
+        status = open_session(r);
+        return status == -1 ? answer_loop(r) : status;
+    }
+    if (status == -1)
+        status = prompts_read(&r->prompts, r->model, &r->rules, &source);
+    nw_model_tokenizer_release(r->model);
+    if (status == -1)
+        status = open_session(r);
+    return status == -1 ? answer_all(r) : status;
+}
+
+/* The promise is checked on every run: a peak above the budget is a fault of this program, whatever the answer was. */
+static int check_peak(const run *r, int status)
+{
+#ifndef NW_SANITIZED
+    char     peak_text[16], budget[16];
+    uint64_t peak = nw_process_peak();
+    if (r->session != NULL && peak > r->o.common.session.budget_bytes) {
+        print_error("internal: peak %s over the budget %s", nw_bytes_format(peak, true, peak_text),
+                    nw_bytes_format(r->o.common.session.budget_bytes, false, budget));
+        return EXIT_INTERNAL;
+    }
+#endif
+    return status;
+}
+
+int command_run(int argc, char **argv)
+{
+    run r = {.o.common.name = "narrows run"};
+    int status = options_parse(&run_argp, argc, argv, &r.o.common, &r.o);
+    if (status != -1)
+        return status;
+    interrupt_setup();
+    status = options_budget(&r.o.common);
+    if (status == -1)
+        status = open_model(&r);
+    if (status == -1)
+        status = run_prompts(&r);
+    if (r.session != NULL && (status == EXIT_INTERRUPTED || r.o.common.verbose > 0)) {
+        nw_stats stats;
+        nw_session_stats(r.session, &stats);
+        progress_summary(&stats);
+    }
+    status = check_peak(&r, status == -1 ? EXIT_DONE : status);
+    nw_session_close(r.session);
+    nw_model_close(r.model);
+    prompts_free(&r.prompts);
+    buffer_free(&r.room);
+    return print_finish(status);
+}

@@ -1,0 +1,62 @@
+/* The session calls every 50 ms; most calls only look at the clock. The rate is that of the last half second, not of the whole
+ * run: a person who watches wants to know what the disk does now. */
+#include "progress.h"
+
+#include <stdio.h>
+#include <time.h>
+
+#include "print.h"
+
+#define REDRAW_SECONDS  0.1
+#define PLAIN_SECONDS   30.0
+#define STRETCH_SECONDS 0.5
+#define FIRST_SECONDS   0.3 /* a run that is over by then needs no line */
+
+static double now_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+void progress_start(progress *p, bool quiet)
+{
+    double now = now_seconds();
+    *p = (progress){.quiet = quiet, .rate_seconds = now};
+    p->drawn_seconds = now + (print_progress_possible() ? FIRST_SECONDS - REDRAW_SECONDS : 0);
+}
+
+void progress_update(void *user, const nw_stats *stats)
+{
+    progress *p = user;
+    double    now = now_seconds();
+    if (p->quiet || p->hidden)
+        return;
+    if (now - p->rate_seconds >= STRETCH_SECONDS) {
+        p->rate = (double)(stats->bytes_read - p->rate_bytes) / (now - p->rate_seconds);
+        p->rate_seconds = now;
+        p->rate_bytes = stats->bytes_read;
+    }
+    bool terminal = print_progress_possible();
+    if (now - p->drawn_seconds < (terminal ? REDRAW_SECONDS : PLAIN_SECONDS))
+        return;
+    p->drawn_seconds = now;
+    char line[128];
+    snprintf(line, sizeof line, "%s %u/%u, %.0f MB/s, %llu tokens", stats->pass, stats->block, stats->block_count, p->rate / 1e6,
+             (unsigned long long)stats->tokens);
+    if (terminal)
+        print_progress(line);
+    else
+        print_note("%s", line);
+}
+
+void progress_summary(const nw_stats *stats)
+{
+    char   peak[16], budget[16], bytes[16];
+    double passes = stats->decode_passes > 0 ? (double)stats->decode_passes : 0;
+    double rate = stats->seconds_decode > 0 ? passes / stats->seconds_decode : 0;
+    print_note("peak %s of %s, %s read, %llu tokens, %.3g s to the first, then %.3g a second (%s, %s, %u threads)",
+               nw_bytes_format(stats->peak_rss_bytes, true, peak), nw_bytes_format(stats->budget_bytes, false, budget),
+               nw_bytes_format(stats->bytes_read, false, bytes), (unsigned long long)stats->tokens, stats->seconds_first_token, rate,
+               stats->io, stats->kernels, stats->threads);
+}

@@ -1,0 +1,26 @@
+/* What a run says of itself while it works: on a terminal one line that is redrawn, elsewhere a plain line each 30 s. */
+#ifndef NW_TOOLS_PROGRESS_H
+#define NW_TOOLS_PROGRESS_H
+
+#include <stdbool.h>
+
+#include "narrows.h"
+
+typedef struct {
+    bool     quiet;
+    bool     hidden;        /* an answer is being written to the terminal: no line may come between */
+    double   drawn_seconds; /* when the last line came; 0: none yet */
+    double   rate_seconds;  /* start of the stretch that the rate is taken over */
+    uint64_t rate_bytes;
+    double   rate;          /* bytes a second of the last whole stretch */
+} progress;
+
+void progress_start(progress *p, bool quiet);
+
+/* For nw_session_on_progress; `user` is a progress. */
+void progress_update(void *user, const nw_stats *stats);
+
+/* One line that sums a run up. */
+void progress_summary(const nw_stats *stats);
+
+#endif
