@@ -1,6 +1,7 @@
-/* Text streams as it is chosen: nw_model_decode_text gives whole UTF-8 characters and holds back the rest. JSON comes when the
- * answer is complete. The long parts of an object are written straight from the ids, because an answer as a tree of JSON values
- * would take a hundred bytes a token that no plan has counted; only the statistics, of fixed size, are a tree. */
+/* Text streams as it is chosen: nw_model_decode_text gives whole UTF-8 characters and holds back the rest. JSON comes
+ * when the answer is complete. The long parts of an object are written straight from the ids, because an answer as a
+ * tree of JSON values would take a hundred bytes a token that no plan has counted; only the statistics, of fixed size,
+ * are a tree. */
 #include "answer.h"
 
 #include <cjson/cJSON.h>
@@ -50,7 +51,7 @@ static bool write_token(void *user, const nw_token *token)
     if (a->style->has_text) {
         ok = write_text(a, text, nw_model_decode_text(a->style->model, &a->text, token->id, text, sizeof text));
     } else {
-        char id[16];
+        char  id[16];
         char *at = id + sizeof id;
         for (uint32_t rest = token->id;; rest /= 10) {
             *--at = (char)('0' + rest % 10);
@@ -65,7 +66,8 @@ static bool write_token(void *user, const nw_token *token)
     return ok;
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------------------------------- */
+/* ---- JSON
+ * ------------------------------------------------------------------------------------------------------------- */
 
 static const char *finish_name(nw_finish finish)
 {
@@ -131,13 +133,13 @@ static void write_json(const answer_style *style, size_t prompt_tokens, const nw
         ok = ok && print_text("], ");
     }
     cJSON *stats = stats_json(style->session);
-    ok = ok && print_text("\"finish_reason\": \"%s\"}], \"stats\": ", finish_name(result->finish)) && print_json(stats, false) &&
-         print_text("}\n") && print_flush();
+    ok = ok && print_text("\"finish_reason\": \"%s\"}], \"stats\": ", finish_name(result->finish)) &&
+         print_json(stats, false) && print_text("}\n") && print_flush();
     cJSON_Delete(stats);
     (void)ok; /* print_finish says what is wrong with stdout */
 }
 
-/* ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- together ---- */
 
 static void end_text(answer *a)
 {

@@ -22,12 +22,12 @@ typedef struct {
     double     *logprob_list;
 } answer_style;
 
-/* Takes the room for JSON answers, at most `limit` bytes, resident from now on: before the session opens, so that it is counted.
- * False if that is more than the limit. */
+/* Takes the room for JSON answers, at most `limit` bytes, resident from now on: before the session opens, so that it is
+ * counted. False if that is more than the limit. */
 bool answer_room(answer_style *style, buffer *room, uint64_t limit);
 
-/* Generates the answer to one prompt and writes it. No ids (an empty line): an empty answer. Returns -1, or the exit status
- * after printing what is wrong. A failure to write stdout ends it early with -1: print_finish knows. */
+/* Generates the answer to one prompt and writes it. No ids (an empty line): an empty answer. Returns -1, or the exit
+ * status after printing what is wrong. A failure to write stdout ends it early with -1: print_finish knows. */
 int answer_prompt(answer_style *style, const uint32_t *ids, size_t count);
 
 #endif

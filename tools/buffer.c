@@ -1,4 +1,5 @@
-/* Doubles its room up to the limit, so that appending is cheap and a buffer near its limit is not refused for the doubling. */
+/* Doubles its room up to the limit, so that appending is cheap and a buffer near its limit is not refused for the
+ * doubling. */
 #include "buffer.h"
 
 #include <stdlib.h>

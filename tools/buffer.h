@@ -1,7 +1,7 @@
 /* A growing run of bytes with a limit: the only place where the tools allocate.
  *
- * What the tools hold is resident memory of the process like any other, so every buffer has a limit that its user derives from
- * the budget, and growing past it is a result, not a surprise.
+ * What the tools hold is resident memory of the process like any other, so every buffer has a limit that its user
+ * derives from the budget, and growing past it is a result, not a surprise.
  */
 #ifndef NW_TOOLS_BUFFER_H
 #define NW_TOOLS_BUFFER_H
@@ -14,7 +14,8 @@ typedef struct {
     size_t used, cap; /* bytes */
 } buffer;
 
-/* Makes room for `more` bytes behind `used`. False if that would take more than `limit` bytes in all, or the system refuses. */
+/* Makes room for `more` bytes behind `used`. False if that would take more than `limit` bytes in all, or the system
+ * refuses. */
 bool buffer_reserve(buffer *b, size_t more, size_t limit);
 
 /* Appends; false as buffer_reserve. */

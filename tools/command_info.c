@@ -37,13 +37,15 @@ static error_t parse_info(int key, char *arg, struct argp_state *state)
     }
 }
 
-static const struct argp_child children[] = {{&options_model_argp, 0, NULL, 0}, {&options_output_argp, 0, NULL, 0}, {0}};
+static const struct argp_child children[] = {
+    {&options_model_argp, 0, NULL, 0}, {&options_output_argp, 0, NULL, 0}, {0}};
 
 static const struct argp info_argp = {
     .options = info_argp_options,
     .parser = parse_info,
     .args_doc = "MODEL",
-    .doc = "Says what a model is: family, sizes, types, files, tokenizer, and how many bytes each phase of a run reads. No weights "
+    .doc = "Says what a model is: family, sizes, types, files, tokenizer, and how many bytes each phase of a run "
+           "reads. No weights "
            "are read."
            "\vExamples:\n"
            "  narrows info flan-t5-xl\n"
@@ -60,7 +62,8 @@ typedef struct {
 
 static const char *const type_names[TYPE_COUNT] = {"f32", "bf16", "f16"};
 
-/* ---- for people ------------------------------------------------------------------------------------------------------- */
+/* ---- for people
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void print_bytes_row(const char *name, uint64_t bytes, const char *remark)
 {
@@ -76,11 +79,12 @@ static void print_tensors(const facts *f)
         char   shape[128] = "", size[16];
         size_t used = 0;
         for (uint32_t d = 0; d < t.dim_count && d < 8 && used < sizeof shape; d++) {
-            int len = snprintf(shape + used, sizeof shape - used, d == 0 ? "%llu" : "x%llu", (unsigned long long)t.dims[d]);
+            int len =
+                snprintf(shape + used, sizeof shape - used, d == 0 ? "%llu" : "x%llu", (unsigned long long)t.dims[d]);
             used += len > 0 ? (size_t)len : 0;
         }
-        print_text("%s  %s [%s]  %s  %s at %llu%s\n", t.name, t.dtype, shape, nw_bytes_format(t.bytes, false, size), t.file,
-                   (unsigned long long)t.offset, t.used ? "" : "  (unused)");
+        print_text("%s  %s [%s]  %s  %s at %llu%s\n", t.name, t.dtype, shape, nw_bytes_format(t.bytes, false, size),
+                   t.file, (unsigned long long)t.offset, t.used ? "" : "  (unused)");
     }
 }
 
@@ -102,8 +106,10 @@ static void print_facts(const facts *f)
         print_text("%-14snone: runs from --input-ids\n", "tokenizer");
     else
         print_text("%-14s%s, %u pieces, %u extra ids%s%s\n", "tokenizer", f->tokenizer.kind, f->tokenizer.pieces,
-                   f->tokenizer.extra_ids, f->tokenizer.path != NULL ? ", " : "", f->tokenizer.path != NULL ? f->tokenizer.path : "");
-    print_text("%-14s%llu (%.3g billion)\n", "parameters", (unsigned long long)m->parameters, (double)m->parameters / 1e9);
+                   f->tokenizer.extra_ids, f->tokenizer.path != NULL ? ", " : "",
+                   f->tokenizer.path != NULL ? f->tokenizer.path : "");
+    print_text("%-14s%llu (%.3g billion)\n", "parameters", (unsigned long long)m->parameters,
+               (double)m->parameters / 1e9);
     print_bytes_row("weights", m->weight_bytes, "");
     for (size_t i = 0; i < TYPE_COUNT; i++) {
         if (m->type_bytes[i] > 0)
@@ -123,7 +129,8 @@ static void print_facts(const facts *f)
         print_tensors(f);
 }
 
-/* ---- for programs ----------------------------------------------------------------------------------------------------- */
+/* ---- for programs
+ * ----------------------------------------------------------------------------------------------------- */
 
 static void add_tensors(cJSON *json, const facts *f)
 {

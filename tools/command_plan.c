@@ -16,7 +16,8 @@ typedef struct {
 
 static const struct argp_option plan_argp_options[] = {
     {"disk-rate", KEY_DISK_RATE, "SIZE", 0, "Predict with a disk that reads SIZE a second (default: an assumption)", 4},
-    {"memory-rate", KEY_MEMORY_RATE, "SIZE", 0, "Predict with memory that reads SIZE a second (default: an assumption)", 4},
+    {"memory-rate", KEY_MEMORY_RATE, "SIZE", 0, "Predict with memory that reads SIZE a second (default: an assumption)",
+     4},
     {0},
 };
 
@@ -61,8 +62,10 @@ static const struct argp plan_argp = {
     .options = plan_argp_options,
     .parser = parse_plan,
     .args_doc = "[MODEL]",
-    .doc = "Says where a budget would go, which weights would stay resident, how much each phase would read, and how long it would "
-           "take; and the smallest budget that works. Nothing is run and no weights are read. Prompts are taken to have up to 512 "
+    .doc = "Says where a budget would go, which weights would stay resident, how much each phase would read, and how "
+           "long it would "
+           "take; and the smallest budget that works. Nothing is run and no weights are read. Prompts are taken to "
+           "have up to 512 "
            "tokens (--max-input-tokens) and answers up to 256 (-n)."
            "\vExamples:\n"
            "  narrows plan -m flan-t5-xl -b 1G\n"
@@ -79,7 +82,8 @@ typedef struct {
     size_t         block_count;
 } outline;
 
-/* ---- for people ------------------------------------------------------------------------------------------------------- */
+/* ---- for people
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void print_part(const char *name, uint64_t bytes, const char *remark)
 {
@@ -106,8 +110,9 @@ static void print_parts(const nw_plan *p)
     print_part("window", p->part.window, slots);
     print_part("resident weights", p->part.pins, overlay);
     print_part("kernel's share", p->part.reserve, "");
-    uint64_t used = p->part.process + p->part.threads + p->part.io + p->part.tokenizer + p->part.index + p->part.vectors +
-                    p->part.kv_self + p->part.kv_cross + p->part.activations + p->part.window + p->part.pins + p->part.reserve;
+    uint64_t used = p->part.process + p->part.threads + p->part.io + p->part.tokenizer + p->part.index +
+                    p->part.vectors + p->part.kv_self + p->part.kv_cross + p->part.activations + p->part.window +
+                    p->part.pins + p->part.reserve;
     print_part("not needed", p->budget > used ? p->budget - used : 0, "");
     print_part("(while tokenizing)", p->tokenizer_peak, "before all the rest");
 }
@@ -121,7 +126,8 @@ static size_t kind_length(const char *name)
     return name[len] != '\0' ? len : 0;
 }
 
-/* Blocks of one kind and size. Pins are spread tile by tile, so how much of each stays differs a little: the range is shown. */
+/* Blocks of one kind and size. Pins are spread tile by tile, so how much of each stays differs a little: the range is
+ * shown. */
 static size_t print_block_range(const outline *l, size_t first)
 {
     const nw_plan_block *b = &l->blocks[first];
@@ -129,7 +135,7 @@ static size_t print_block_range(const outline *l, size_t first)
     uint64_t             low = b->pinned_bytes, high = b->pinned_bytes;
     while (kind > 0 && last + 1 < l->block_count) {
         const nw_plan_block *next = &l->blocks[last + 1];
-        bool resident = next->pinned_bytes == next->bytes;
+        bool                 resident = next->pinned_bytes == next->bytes;
         if (kind_length(next->name) != kind || strncmp(next->name, b->name, kind) != 0 || next->bytes != b->bytes ||
             resident != (b->pinned_bytes == b->bytes))
             break;
@@ -138,7 +144,8 @@ static size_t print_block_range(const outline *l, size_t first)
         last++;
     }
     char name[80], size[16], from[16], to[16];
-    snprintf(name, sizeof name, "%s%s%s", b->name, last > first ? "-" : "", last > first ? l->blocks[last].name + kind : "");
+    snprintf(name, sizeof name, "%s%s%s", b->name, last > first ? "-" : "",
+             last > first ? l->blocks[last].name + kind : "");
     print_text("  %-22s%8s%s  ", name, nw_bytes_format(b->bytes, true, size), last > first ? " each" : "     ");
     nw_bytes_format(low, false, from);
     nw_bytes_format(high, false, to);
@@ -168,15 +175,17 @@ static void print_reads(const nw_plan *p)
     print_text("  %-22s", "each later token");
     char size[16];
     print_text("%8s\n", p->read.next_pass == 0 ? "0" : nw_bytes_format(p->read.next_pass, true, size));
-    print_part("embedding row", p->read.embedding_row, p->embedding_resident ? "for the prompt; the table stays resident later" : "each, when it is not cached");
+    print_part("embedding row", p->read.embedding_row,
+               p->embedding_resident ? "each, until the table is resident" : "each, when it is not cached");
 }
 
 static void print_outline(const outline *l)
 {
     const nw_plan *p = &l->plan;
     char           budget[16], smallest[16], all[16], disk[16], memory[16];
-    print_text("budget %s%s for %zu tokens in, %zu out; smallest that works: %s\n\n", nw_bytes_format(p->budget, false, budget),
-               l->enough ? "" : " (the smallest)", l->o->session.max_input_tokens, l->o->session.max_output_tokens,
+    print_text("budget %s%s for %zu tokens in, %zu out; smallest that works: %s\n\n",
+               nw_bytes_format(p->budget, !l->enough, budget), l->enough ? "" : " (the smallest)",
+               l->o->session.max_input_tokens, l->o->session.max_output_tokens,
                nw_bytes_format(p->smallest, true, smallest));
     print_parts(p);
     print_text("\nweights\n");
@@ -187,17 +196,19 @@ static void print_outline(const outline *l)
     print_reads(p);
     print_text("\ntime, with a disk of %s/s (%s), memory of %s/s (%s), %u thread%s\n",
                nw_bytes_format((uint64_t)p->disk_rate, false, disk), l->rates_given[0] ? "given" : "assumed",
-               nw_bytes_format((uint64_t)p->memory_rate, false, memory), l->rates_given[1] ? "given" : "assumed", p->threads,
-               p->threads == 1 ? "" : "s");
+               nw_bytes_format((uint64_t)p->memory_rate, false, memory), l->rates_given[1] ? "given" : "assumed",
+               p->threads, p->threads == 1 ? "" : "s");
     print_text("  %-22s%8.3g s\n  %-22s%8.3g s\n", "to the first token", p->seconds_first_token, "each later token",
                p->seconds_per_token);
     if (p->read.next_pass > 0)
-        print_text("\nnext step: at %s all of the decoder stays resident\n", nw_bytes_format(p->budget_all_resident, true, all));
+        print_text("\nnext step: with %s all of the decoder stays resident\n",
+                   nw_bytes_format(p->budget_all_resident, true, all));
     else
-        print_text("\nall of the decoder stays resident, from %s on\n", nw_bytes_format(p->budget_all_resident, true, all));
+        print_text("\nall of the decoder stays resident\n");
 }
 
-/* ---- for programs ----------------------------------------------------------------------------------------------------- */
+/* ---- for programs
+ * ----------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     const char *name;
@@ -220,16 +231,11 @@ static void add_parts(cJSON *json, const nw_plan *p)
         {"reserve", p->part.reserve},
     };
     const field reads[] = {
-        {"open", p->read.open},
-        {"tokenizer", p->read.tokenizer},
-        {"vectors", p->read.vectors},
-        {"encode", p->read.encode},
-        {"cross", p->read.cross},
-        {"first_pass", p->read.first_pass},
-        {"next_pass", p->read.next_pass},
-        {"ahead", p->read.ahead},
-        {"refill", p->read.refill},
-        {"embedding_row", p->read.embedding_row},
+        {"open", p->read.open},           {"tokenizer", p->read.tokenizer},
+        {"vectors", p->read.vectors},     {"encode", p->read.encode},
+        {"cross", p->read.cross},         {"first_pass", p->read.first_pass},
+        {"next_pass", p->read.next_pass}, {"ahead", p->read.ahead},
+        {"refill", p->read.refill},       {"embedding_row", p->read.embedding_row},
     };
     add_fields(cJSON_AddObjectToObject(json, "part"), parts, sizeof parts / sizeof parts[0]);
     add_fields(cJSON_AddObjectToObject(json, "read"), reads, sizeof reads / sizeof reads[0]);
@@ -240,18 +246,18 @@ static void print_outline_json(const outline *l)
     const nw_plan *p = &l->plan;
     cJSON         *json = cJSON_CreateObject();
     const field    sizes[] = {
-        {"budget", p->budget},
-        {"smallest", p->smallest},
-        {"budget_all_resident", p->budget_all_resident},
-        {"max_input_tokens", l->o->session.max_input_tokens},
-        {"max_output_tokens", l->o->session.max_output_tokens},
-        {"tokenizer_peak", p->tokenizer_peak},
-        {"slot_count", p->slot_count},
-        {"slot_bytes", p->slot_bytes},
-        {"decode_tiles", p->decode_tiles},
-        {"pinned_tiles", p->pinned_tiles},
-        {"pinned_bytes", p->pinned_bytes},
-        {"threads", p->threads},
+           {"budget", p->budget},
+           {"smallest", p->smallest},
+           {"budget_all_resident", p->budget_all_resident},
+           {"max_input_tokens", l->o->session.max_input_tokens},
+           {"max_output_tokens", l->o->session.max_output_tokens},
+           {"tokenizer_peak", p->tokenizer_peak},
+           {"slot_count", p->slot_count},
+           {"slot_bytes", p->slot_bytes},
+           {"decode_tiles", p->decode_tiles},
+           {"pinned_tiles", p->pinned_tiles},
+           {"pinned_bytes", p->pinned_bytes},
+           {"threads", p->threads},
     };
     cJSON_AddBoolToObject(json, "enough", l->enough);
     add_fields(json, sizes, sizeof sizes / sizeof sizes[0]);
@@ -274,7 +280,7 @@ static void print_outline_json(const outline *l)
     cJSON_Delete(json);
 }
 
-/* ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- together ---- */
 
 static int read_blocks(nw_model *model, const nw_session_options *session, outline *l, buffer *room)
 {
@@ -287,9 +293,10 @@ static int read_blocks(nw_model *model, const nw_session_options *session, outli
         return EXIT_INTERNAL;
     }
     l->blocks = room->data;
-    l->block_count = count;
-    if (nw_plan_blocks(model, session, l->blocks, count, &count, &err) != NW_OK)
+    if (nw_plan_blocks(model, session, l->blocks, count, &l->block_count, &err) != NW_OK)
         return print_failure(&err);
+    if (l->block_count > count)
+        l->block_count = count;
     return -1;
 }
 
@@ -326,7 +333,8 @@ int command_plan(int argc, char **argv)
     nw_model           *model = NULL;
     buffer              room = {0};
     options             opened = o.common;
-    opened.session.budget_bytes = 0; /* the budget is for the run; saying that it is too small must be possible under any */
+    opened.session.budget_bytes =
+        0; /* the budget is for the run; saying that it is too small must be possible under any */
     if (session->max_input_tokens == 0)
         session->max_input_tokens = 512;
     if (session->max_output_tokens == 0)

@@ -1,5 +1,5 @@
-/* run: text in, text out. Prompts are encoded before the session opens, because the tokenizer's memory goes back first and the
- * session's sizes are those of the prompts; in the prompt loop both must be there at once. */
+/* run: text in, text out. Prompts are encoded before the session opens, because the tokenizer's memory goes back first
+ * and the session's sizes are those of the prompts; in the prompt loop both must be there at once. */
 #include "commands.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "prompts.h"
 
 enum { KEY_LINES = 512, KEY_INPUT_IDS, KEY_LOGPROBS };
-enum { LOOP_INPUT_TOKENS = 512, NEW_TOKENS = 256, FEW_TOKENS = 32, ROOM_SHARE = 8 };
+enum { USUAL_INPUT_TOKENS = 512, NEW_TOKENS = 256, FEW_TOKENS = 32, ROOM_SHARE = 8 };
 
 typedef struct {
     options     common;
@@ -34,7 +34,8 @@ typedef struct {
     answer_style  style;
 } run;
 
-/* ---- options ---------------------------------------------------------------------------------------------------------- */
+/* ---- options
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static const struct argp_option run_argp_options[] = {
     {0, 0, 0, 0, "Prompt:", 2},
@@ -84,9 +85,11 @@ static const struct argp run_argp = {
     .options = run_argp_options,
     .parser = parse_run,
     .args_doc = "[PROMPT]",
-    .doc = "Runs a model on a prompt and writes the answer to standard output, holding at most BUDGET of memory: what does not fit "
+    .doc = "Runs a model on a prompt and writes the answer to standard output, holding at most BUDGET of memory: what "
+           "does not fit "
            "is read from disk again for each token. A smaller budget is slower, and never changes the answer."
-           "\vWithout PROMPT, --file and --input-ids the prompt is read from standard input; on a terminal, line by line in a loop. "
+           "\vWithout PROMPT, --file and --input-ids the prompt is read from standard input; on a terminal, line by "
+           "line in a loop. "
            "Without --budget the budget is 'auto': what the machine has available, less an eighth.\n\n"
            "Examples:\n"
            "  narrows run -m flan-t5-xl -b 1G \"translate English to German: Good morning.\"\n"
@@ -94,28 +97,45 @@ static const struct argp run_argp = {
     .children = children,
 };
 
-/* ---- session ---------------------------------------------------------------------------------------------------------- */
+/* ---- session
+ * ---------------------------------------------------------------------------------------------------------- */
+
+/* The smallest budget for so many tokens; 0: unknown. */
+static uint64_t smallest_budget(const run *r, size_t in, size_t out)
+{
+    nw_session_options o = r->o.common.session;
+    nw_plan            plan = {0};
+    nw_error           ignored = {0};
+    o.max_input_tokens = in;
+    o.max_output_tokens = out;
+    nw_code rc = nw_plan_make(r->model, &o, &plan, &ignored);
+    return rc == NW_OK || rc == NW_E_BUDGET ? plan.smallest : 0;
+}
 
 /* The one line for a budget that is too small: what these prompts need, and what shorter answers would. */
-static int print_budget_needed(const run *r, const nw_error *err)
+static int print_budget_needed(const run *r, size_t in, uint64_t needed)
 {
     const nw_session_options *o = &r->o.common.session;
-    char                      budget[16], needed[16], few[16];
-    if (err->bytes_needed <= o->budget_bytes)
-        return print_failure(err);
-    nw_bytes_format(o->budget_bytes, false, budget);
-    nw_bytes_format(err->bytes_needed, true, needed);
-    nw_session_options shorter = *o;
-    shorter.max_output_tokens = FEW_TOKENS;
-    nw_plan  plan = {0};
-    nw_error ignored = {0};
-    nw_code  rc = nw_plan_make(r->model, &shorter, &plan, &ignored);
-    bool     helps = o->max_output_tokens > FEW_TOKENS && (rc == NW_OK || rc == NW_E_BUDGET) && plan.smallest > 0 &&
-                 plan.smallest < err->bytes_needed;
-    nw_bytes_format(plan.smallest, true, few);
-    print_error("budget %s is too small: needs %s for %zu tokens in, %zu out%s%s%s", budget, needed, o->max_input_tokens,
-                o->max_output_tokens, helps ? "; " : "", helps ? few : "", helps ? " with -n 32" : "");
+    char                      budget_text[16], needed_text[16], few_text[16];
+    uint64_t                  few = o->max_output_tokens > FEW_TOKENS ? smallest_budget(r, in, FEW_TOKENS) : 0;
+    nw_bytes_format(o->budget_bytes, false, budget_text);
+    nw_bytes_format(needed, true, needed_text);
+    nw_bytes_format(few, true, few_text);
+    bool helps = few > 0 && few < needed && strcmp(few_text, needed_text) != 0;
+    print_error("budget %s is too small: needs %s for %zu tokens in, %zu out%s%s%s", budget_text, needed_text, in,
+                o->max_output_tokens, helps ? "; " : "", helps ? few_text : "", helps ? " with -n 32" : "");
     return EXIT_BUDGET;
+}
+
+/* A budget under which nothing runs at all is refused before the tokenizer is loaded, when nobody knows yet how long
+ * the prompts are: what is named does for any ordinary one. Returns -1 to go on. */
+static int check_budget_early(const run *r)
+{
+    const nw_session_options *o = &r->o.common.session;
+    size_t                    in = o->max_input_tokens > 0 ? o->max_input_tokens : USUAL_INPUT_TOKENS;
+    if (smallest_budget(r, 1, 1) <= o->budget_bytes)
+        return -1;
+    return print_budget_needed(r, in, smallest_budget(r, in, o->max_output_tokens));
 }
 
 /* After the prompts are known, or for the loop. Returns -1 or the exit status. */
@@ -139,12 +159,12 @@ static int open_session(run *r)
     }
     nw_error err = {0};
     nw_code  rc = nw_session_open(r->model, o, &r->session, &err);
-    if (rc == NW_E_BUDGET)
-        return print_budget_needed(r, &err);
+    if (rc == NW_E_BUDGET && err.bytes_needed > o->budget_bytes)
+        return print_budget_needed(r, o->max_input_tokens, err.bytes_needed);
     if (rc != NW_OK)
         return print_failure(&err);
     r->style.session = r->session;
-    progress_start(&r->progress, r->o.common.quiet);
+    progress_start(&r->progress, r->o.common.quiet, r->session);
     nw_session_on_progress(r->session, progress_update, &r->progress);
     return -1;
 }
@@ -164,13 +184,15 @@ static int find_text(run *r)
     nw_error          err = {0};
     nw_code           rc = nw_model_tokenizer_describe(r->model, &tokenizer, &err);
     size_t            len;
-    r->style.has_text = rc == NW_OK && strcmp(tokenizer.kind, "none") != 0 && nw_model_piece(r->model, 0, &len, &err) != NULL;
+    r->style.has_text =
+        rc == NW_OK && strcmp(tokenizer.kind, "none") != 0 && nw_model_piece(r->model, 0, &len, &err) != NULL;
     if (rc == NW_OK || r->o.ids != NULL)
         return -1;
     return print_failure(&err);
 }
 
-/* ---- answers ---------------------------------------------------------------------------------------------------------- */
+/* ---- answers
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static int answer_all(run *r)
 {
@@ -206,6 +228,7 @@ static int answer_loop(run *r)
             continue;
         prompts_clear(&r->prompts);
         if (prompts_add(&r->prompts, r->model, &r->rules, NULL, text.data, text.used) == -1) {
+            progress_start(&r->progress, r->o.common.quiet, r->session);
             status = answer_all(r);
             if (status == EXIT_USAGE)
                 status = -1;
@@ -233,10 +256,12 @@ static int run_prompts(run *r)
                               .vocab_size = r->info.vocab_size};
     if (o->session.max_output_tokens == 0)
         o->session.max_output_tokens = NEW_TOKENS;
-    int status = find_text(r);
+    int status = check_budget_early(r);
+    if (status == -1)
+        status = find_text(r);
     if (r->loop && status == -1) {
         if (o->session.max_input_tokens == 0)
-            o->session.max_input_tokens = LOOP_INPUT_TOKENS;
+            o->session.max_input_tokens = USUAL_INPUT_TOKENS;
         status = open_session(r);
         return status == -1 ? answer_loop(r) : status;
     }
@@ -251,16 +276,18 @@ static int run_prompts(run *r)
 /* The promise is checked on every run: a peak above the budget is a fault of this program, whatever the answer was. */
 static int check_peak(const run *r, int status)
 {
-#ifndef NW_SANITIZED
-    char     peak_text[16], budget[16];
-    uint64_t peak = nw_process_peak();
-    if (r->session != NULL && peak > r->o.common.session.budget_bytes) {
-        print_error("internal: peak %s over the budget %s", nw_bytes_format(peak, true, peak_text),
-                    nw_bytes_format(r->o.common.session.budget_bytes, false, budget));
-        return EXIT_INTERNAL;
-    }
+#ifdef NW_SANITIZED
+    const bool counts = false; /* a sanitizer's shadow memory is no part of any plan */
+#else
+    const bool counts = true;
 #endif
-    return status;
+    char     peak_text[16], budget_text[16];
+    uint64_t peak = nw_process_peak(), budget = r->o.common.session.budget_bytes;
+    if (!counts || r->session == NULL || peak <= budget)
+        return status;
+    print_error("internal: peak %s over the budget %s", nw_bytes_format(peak, true, peak_text),
+                nw_bytes_format(budget, false, budget_text));
+    return EXIT_INTERNAL;
 }
 
 int command_run(int argc, char **argv)

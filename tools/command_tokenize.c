@@ -53,13 +53,15 @@ static error_t parse_tokens(int key, char *arg, struct argp_state *state)
     }
 }
 
-static const struct argp_child children[] = {{&options_model_argp, 0, NULL, 0}, {&options_output_argp, 0, NULL, 0}, {0}};
+static const struct argp_child children[] = {
+    {&options_model_argp, 0, NULL, 0}, {&options_output_argp, 0, NULL, 0}, {0}};
 
 static const struct argp tokenize_argp = {
     .options = tokenize_options,
     .parser = parse_tokens,
     .args_doc = "[TEXT...]",
-    .doc = "Writes the token ids of a text on one line, the end token included. Without TEXT and --file the text is read from "
+    .doc = "Writes the token ids of a text on one line, the end token included. Without TEXT and --file the text is "
+           "read from "
            "standard input."
            "\vExamples:\n"
            "  narrows tokenize -m flan-t5-xl \"Good morning.\"\n"
@@ -71,14 +73,16 @@ static const struct argp detokenize_argp = {
     .options = detokenize_options,
     .parser = parse_tokens,
     .args_doc = "[ID...]",
-    .doc = "Writes the text of token ids. Special tokens have none. Without ID and --file the ids are read from standard input."
+    .doc = "Writes the text of token ids. Special tokens have none. Without ID and --file the ids are read from "
+           "standard input."
            "\vExamples:\n"
            "  narrows detokenize -m flan-t5-xl 1804 1379 5 1\n"
            "  narrows tokenize -m flan-t5-xl \"Good morning.\" | narrows detokenize -m flan-t5-xl",
     .children = children,
 };
 
-/* ---- tokenize --------------------------------------------------------------------------------------------------------- */
+/* ---- tokenize
+ * --------------------------------------------------------------------------------------------------------- */
 
 static bool write_piece(nw_model *model, uint32_t id, bool json)
 {
@@ -88,7 +92,7 @@ static bool write_piece(nw_model *model, uint32_t id, bool json)
     if (piece == NULL)
         len = 0;
     if (!json)
-        return print_text("%u\t", id) && print_line_text(piece, len) && print_bytes("\n", 1);
+        return print_text("%u", id) && print_bytes("\t", 1) && print_line_text(piece, len) && print_bytes("\n", 1);
     return print_text("{\"id\": %u, \"piece\": \"", id) && print_json_text(piece, len) && print_text("\"}");
 }
 
@@ -105,7 +109,8 @@ static void write_ids(const token_options *o, nw_model *model, const uint32_t *i
         print_text(json ? "]\n" : "\n");
 }
 
-/* ---- detokenize ------------------------------------------------------------------------------------------------------- */
+/* ---- detokenize
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void write_text(const token_options *o, nw_model *model, const uint32_t *ids, size_t count)
 {
@@ -120,7 +125,7 @@ static void write_text(const token_options *o, nw_model *model, const uint32_t *
         print_text(json ? "\"\n" : "\n");
 }
 
-/* ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- together ---- */
 
 static int convert(const token_options *o, nw_model *model, bool to_text)
 {
@@ -162,5 +167,11 @@ static int command_tokens(const struct argp *argp, const char *name, int argc, c
     return status;
 }
 
-int command_tokenize(int argc, char **argv) { return command_tokens(&tokenize_argp, "narrows tokenize", argc, argv, false); }
-int command_detokenize(int argc, char **argv) { return command_tokens(&detokenize_argp, "narrows detokenize", argc, argv, true); }
+int command_tokenize(int argc, char **argv)
+{
+    return command_tokens(&tokenize_argp, "narrows tokenize", argc, argv, false);
+}
+int command_detokenize(int argc, char **argv)
+{
+    return command_tokens(&detokenize_argp, "narrows detokenize", argc, argv, true);
+}

@@ -1,4 +1,5 @@
-/* A handler may touch only lock-free atomics and async-signal-safe calls: nw_session_stop is one by contract, _exit by POSIX. */
+/* A handler may touch only lock-free atomics and async-signal-safe calls: nw_session_stop is one by contract, _exit by
+ * POSIX. */
 #include "interrupt.h"
 
 #include <signal.h>
@@ -28,6 +29,12 @@ void interrupt_setup(void)
     sigaction(SIGTERM, &action, NULL);
 }
 
-void interrupt_watch(nw_session *session) { atomic_store(&watched, session); }
+void interrupt_watch(nw_session *session)
+{
+    atomic_store(&watched, session);
+}
 
-bool interrupted(void) { return atomic_load(&stopped); }
+bool interrupted(void)
+{
+    return atomic_load(&stopped);
+}

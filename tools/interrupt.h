@@ -1,5 +1,5 @@
-/* ^C and SIGTERM. The first asks the session to stop, a second one kills; where there is nothing to stop, the first one ends
- * the program at once with status 130. */
+/* ^C and SIGTERM. The first asks the session to stop, a second one kills; where there is nothing to stop, the first one
+ * ends the program at once with status 130. */
 #ifndef NW_TOOLS_INTERRUPT_H
 #define NW_TOOLS_INTERRUPT_H
 

@@ -25,10 +25,11 @@ static int help(void)
                          "Runs a T5 model that is larger than the memory it is given.\n\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         ok = ok && print_text("  %-12s%s\n", commands[i].name, commands[i].summary);
-    ok = ok && print_text("\n  narrows COMMAND --help explains a command; narrows --version says which version this is.\n\n"
-                          "Examples:\n"
-                          "  narrows run -m flan-t5-xl -b 1G \"translate English to German: The house is wonderful.\"\n"
-                          "  narrows plan -m flan-t5-xl -b 1G\n");
+    ok = ok &&
+         print_text("\n  narrows COMMAND --help explains a command; narrows --version says which version this is.\n\n"
+                    "Examples:\n"
+                    "  narrows run -m flan-t5-xl -b 1G \"translate English to German: The house is wonderful.\"\n"
+                    "  narrows plan -m flan-t5-xl -b 1G\n");
     return print_finish(EXIT_DONE);
 }
 

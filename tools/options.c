@@ -1,4 +1,5 @@
-/* Options are parsed straight into nw_session_options, so that `run` and `plan` cannot mean different things by one option. */
+/* Options are parsed straight into nw_session_options, so that `run` and `plan` cannot mean different things by one
+ * option. */
 #include "options.h"
 
 #include <errno.h>
@@ -21,7 +22,7 @@ enum {
     KEY_USAGE,
 };
 
-#define TOKENS_MAX  ((uint64_t)1 << 30)
+#define TOKENS_MAX ((uint64_t)1 << 30)
 #define THREADS_MAX 1024
 
 error_t options_fail(options *o, const char *fmt, ...)
@@ -49,12 +50,15 @@ bool options_number(const char *text, uint64_t min, uint64_t max, uint64_t *ret)
     return true;
 }
 
-/* ---- model ------------------------------------------------------------------------------------------------------------ */
+/* ---- model
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static const struct argp_option model_options[] = {
     {0, 0, 0, 0, "Model:", 1},
-    {"model", 'm', "MODEL", 0, "A directory with config.json and weights, one .safetensors file, or owner/name in the local "
-                               "Hugging Face cache", 1},
+    {"model", 'm', "MODEL", 0,
+     "A directory with config.json and weights, one .safetensors file, or owner/name in the local "
+     "Hugging Face cache",
+     1},
     {"tokenizer", KEY_TOKENIZER, "PATH", 0, "A spiece.model, or a directory with one (default: beside the model)", 1},
     {0},
 };
@@ -71,12 +75,15 @@ static error_t parse_model(int key, char *arg, struct argp_state *state)
 
 const struct argp options_model_argp = {.options = model_options, .parser = parse_model};
 
-/* ---- session ---------------------------------------------------------------------------------------------------------- */
+/* ---- session
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static const struct argp_option session_options[] = {
     {0, 0, 0, 0, "Budget and speed:", 3},
-    {"budget", 'b', "SIZE", 0, "The most memory that the whole process may ever hold: 900M or 1.5G (of 1024), 2GB (of 1000), "
-                               "60% of what is available, or auto (default)", 3},
+    {"budget", 'b', "SIZE", 0,
+     "The most memory that the whole process may ever hold: 900M or 1.5G (of 1024), 2GB (of 1000), "
+     "60% of what is available, or auto (default)",
+     3},
     {"ram", 0, 0, OPTION_ALIAS, 0, 3},
     {"max-new-tokens", 'n', "N", 0, "The longest answer, in tokens (default 256)", 3},
     {"n-predict", 0, 0, OPTION_ALIAS, 0, 3},
@@ -155,14 +162,16 @@ static error_t parse_session(int key, char *arg, struct argp_state *state)
 
 const struct argp options_session_argp = {.options = session_options, .parser = parse_session};
 
-/* ---- output ----------------------------------------------------------------------------------------------------------- */
+/* ---- output
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static const struct argp_option output_options[] = {
     {0, 0, 0, 0, "Output:", 5},
     {"json", KEY_JSON, 0, 0, "Print JSON", 5},
     {"quiet", 'q', 0, 0, "No progress, warnings or remarks on standard error", 5},
     {"verbose", 'v', 0, 0, "Say more on standard error; twice: much more", 5},
-    {"color", KEY_COLOR, "WHEN", OPTION_ARG_OPTIONAL, "auto (default: on terminals, unless NO_COLOR is set), always, never", 5},
+    {"color", KEY_COLOR, "WHEN", OPTION_ARG_OPTIONAL,
+     "auto (default: on terminals, unless NO_COLOR is set), always, never", 5},
     {"help", 'h', 0, 0, "Print this help", 5},
     {"usage", KEY_USAGE, 0, 0, "Print a short summary of the options", 5},
     {0},
@@ -187,7 +196,8 @@ static error_t parse_output(int key, char *arg, struct argp_state *state)
     case KEY_USAGE: {
         char name[32];
         snprintf(name, sizeof name, "%s", o->name);
-        argp_help(state->root_argp, stdout, key == 'h' ? ARGP_HELP_SHORT_USAGE | ARGP_HELP_LONG | ARGP_HELP_DOC : ARGP_HELP_USAGE, name);
+        argp_help(state->root_argp, stdout,
+                  key == 'h' ? ARGP_HELP_SHORT_USAGE | ARGP_HELP_LONG | ARGP_HELP_DOC : ARGP_HELP_USAGE, name);
         o->helped = true;
         return ECANCELED;
     }
@@ -198,7 +208,8 @@ static error_t parse_output(int key, char *arg, struct argp_state *state)
 
 const struct argp options_output_argp = {.options = output_options, .parser = parse_output};
 
-/* ---- parsing ---------------------------------------------------------------------------------------------------------- */
+/* ---- parsing
+ * ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     unsigned count;
@@ -304,9 +315,7 @@ int options_budget(options *o)
 int options_open_model(const options *o, nw_model **ret_model)
 {
     nw_error         err = {0};
-    nw_model_options model = {.path = o->model,
-                              .tokenizer = o->tokenizer,
-                              .budget_bytes = o->session.budget_bytes,
-                              .log = o->session.log};
+    nw_model_options model = {
+        .path = o->model, .tokenizer = o->tokenizer, .budget_bytes = o->session.budget_bytes, .log = o->session.log};
     return nw_model_open(&model, ret_model, &err) == NW_OK ? -1 : print_failure(&err);
 }

@@ -1,7 +1,8 @@
 /* The options that commands share, in three groups that a command's argp names as children.
  *
- * glibc's argp reports a mistake in two or three lines and under a name of its own choosing. Here one mistake is one line with a
- * hint, so argp's own messages are off: parsers report by options_fail, and options_parse explains what getopt refused.
+ * glibc's argp reports a mistake in two or three lines and under a name of its own choosing. Here one mistake is one
+ * line with a hint, so argp's own messages are off: parsers report by options_fail, and options_parse explains what
+ * getopt refused.
  */
 #ifndef NW_TOOLS_OPTIONS_H
 #define NW_TOOLS_OPTIONS_H
@@ -18,7 +19,7 @@ typedef struct {
 
     const char *model, *tokenizer;
 
-    const char        *budget; /* as written; NULL: auto */
+    const char        *budget;  /* as written; NULL: auto */
     nw_session_options session; /* budget_bytes is set by options_budget */
 
     bool       json, quiet, helped;
@@ -40,7 +41,8 @@ error_t options_fail(options *o, const char *fmt, ...) NW_PRINTF(2, 3);
 /* Parses argv. Returns -1 to go on, or the exit status: after a mistake (reported), or after --help. */
 int options_parse(const struct argp *argp, int argc, char **argv, options *o, void *input);
 
-/* Resolves the budget into session.budget_bytes; says on stderr what `auto` chose. Returns -1 to go on, or the exit status. */
+/* Resolves the budget into session.budget_bytes; says on stderr what `auto` chose. Returns -1 to go on, or the exit
+ * status. */
 int options_budget(options *o);
 
 /* Opens the model that the options name, under session.budget_bytes. Returns -1 to go on, or the exit status. */

@@ -1,5 +1,5 @@
-/* The two streams and the exit status. A failure to write stdout is remembered here, so that callers need only stop: a full
- * disk is an I/O error with its line, a closed pipe is a quiet end. */
+/* The two streams and the exit status. A failure to write stdout is remembered here, so that callers need only stop: a
+ * full disk is an I/O error with its line, a closed pipe is a quiet end. */
 #include "print.h"
 
 #include <cjson/cJSON.h>
@@ -23,8 +23,8 @@ void print_setup(color_when color, bool quiet)
     const char *no_color = getenv("NO_COLOR");
     out.quiet = quiet;
     out.terminal = isatty(STDERR_FILENO) && term != NULL && strcmp(term, "dumb") != 0;
-    out.color = color == COLOR_ALWAYS ||
-                (color == COLOR_AUTO && out.terminal && (no_color == NULL || no_color[0] == '\0'));
+    out.color =
+        color == COLOR_ALWAYS || (color == COLOR_AUTO && out.terminal && (no_color == NULL || no_color[0] == '\0'));
 }
 
 int exit_status(nw_code code)
@@ -100,7 +100,10 @@ nw_log print_log(int verbose)
     return (nw_log){.fn = log_line, .level = level};
 }
 
-bool print_progress_possible(void) { return out.terminal && !out.quiet; }
+bool print_progress_possible(void)
+{
+    return out.terminal && !out.quiet;
+}
 
 void print_progress(const char *line)
 {

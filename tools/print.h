@@ -1,8 +1,8 @@
 /* Everything that leaves the program: answers on stdout, all else on stderr, and the exit status.
  *
- * stdout  written by the functions that return bool; the first failure sticks, says so once on stderr and decides the status.
- * stderr  whole lines "narrows: MESSAGE"; control characters become '?', because a message may quote a hostile file. At most one
- *         progress line stands below them; it is cleared before any other line is written.
+ * stdout  written by the functions that return bool; the first failure sticks, says so once on stderr and decides the
+ * status. stderr  whole lines "narrows: MESSAGE"; control characters become '?', because a message may quote a hostile
+ * file. At most one progress line stands below them; it is cleared before any other line is written.
  */
 #ifndef NW_TOOLS_PRINT_H
 #define NW_TOOLS_PRINT_H
@@ -50,11 +50,11 @@ void print_progress_clear(void);
 
 /* stdout. False: it cannot be written; stop working. */
 bool print_bytes(const char *bytes, size_t len);
-bool print_text(const char *fmt, ...) NW_PRINTF(1, 2);      /* control characters but newline become '?' */
-bool print_line_text(const char *text, size_t len);         /* newlines written as "\n", so that it stays one line */
-bool print_json_text(const char *text, size_t len);         /* the inside of a JSON string, without its quotes */
-bool print_json_number(double value);                       /* shortest that reads back; null if not finite */
-bool print_json(const struct cJSON *json, bool pretty);     /* a whole document; NULL (out of memory) is a failure */
+bool print_text(const char *fmt, ...) NW_PRINTF(1, 2);  /* control characters but newline become '?' */
+bool print_line_text(const char *text, size_t len);     /* newlines written as "\n", so that it stays one line */
+bool print_json_text(const char *text, size_t len);     /* the inside of a JSON string, without its quotes */
+bool print_json_number(double value);                   /* shortest that reads back; null if not finite */
+bool print_json(const struct cJSON *json, bool pretty); /* a whole document; NULL (out of memory) is a failure */
 bool print_flush(void);
 
 /* Flushes stdout and returns `status`, or what a failure to write makes of it. The last call of a command. */

@@ -1,5 +1,5 @@
-/* The session calls every 50 ms; most calls only look at the clock. The rate is that of the last half second, not of the whole
- * run: a person who watches wants to know what the disk does now. */
+/* The session calls every 50 ms; most calls only look at the clock. The rate is that of the last half second, not of
+ * the whole run: a person who watches wants to know what the disk does now. */
 #include "progress.h"
 
 #include <stdio.h>
@@ -7,10 +7,10 @@
 
 #include "print.h"
 
-#define REDRAW_SECONDS  0.1
-#define PLAIN_SECONDS   30.0
+#define REDRAW_SECONDS 0.1
+#define PLAIN_SECONDS 30.0
 #define STRETCH_SECONDS 0.5
-#define FIRST_SECONDS   0.3 /* a run that is over by then needs no line */
+#define FIRST_SECONDS 0.3 /* a run that is over by then needs no line */
 
 static double now_seconds(void)
 {
@@ -19,10 +19,12 @@ static double now_seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-void progress_start(progress *p, bool quiet)
+void progress_start(progress *p, bool quiet, const nw_session *session)
 {
+    nw_stats stats;
+    nw_session_stats(session, &stats);
     double now = now_seconds();
-    *p = (progress){.quiet = quiet, .rate_seconds = now};
+    *p = (progress){.quiet = quiet, .rate_seconds = now, .rate_bytes = stats.bytes_read};
     p->drawn_seconds = now + (print_progress_possible() ? FIRST_SECONDS - REDRAW_SECONDS : 0);
 }
 
@@ -41,9 +43,11 @@ void progress_update(void *user, const nw_stats *stats)
     if (now - p->drawn_seconds < (terminal ? REDRAW_SECONDS : PLAIN_SECONDS))
         return;
     p->drawn_seconds = now;
-    char line[128];
-    snprintf(line, sizeof line, "%s %u/%u, %.0f MB/s, %llu tokens", stats->pass, stats->block, stats->block_count, p->rate / 1e6,
-             (unsigned long long)stats->tokens);
+    char     line[128];
+    unsigned block =
+        stats->block < stats->block_count ? stats->block + 1 : stats->block_count; /* the head follows the last */
+    snprintf(line, sizeof line, "%s %u/%u, %.0f MB/s, %llu tokens", stats->pass, block, stats->block_count,
+             p->rate / 1e6, (unsigned long long)stats->tokens);
     if (terminal)
         print_progress(line);
     else
@@ -57,6 +61,6 @@ void progress_summary(const nw_stats *stats)
     double rate = stats->seconds_decode > 0 ? passes / stats->seconds_decode : 0;
     print_note("peak %s of %s, %s read, %llu tokens, %.3g s to the first, then %.3g a second (%s, %s, %u threads)",
                nw_bytes_format(stats->peak_rss_bytes, true, peak), nw_bytes_format(stats->budget_bytes, false, budget),
-               nw_bytes_format(stats->bytes_read, false, bytes), (unsigned long long)stats->tokens, stats->seconds_first_token, rate,
-               stats->io, stats->kernels, stats->threads);
+               nw_bytes_format(stats->bytes_read, false, bytes), (unsigned long long)stats->tokens,
+               stats->seconds_first_token, rate, stats->io, stats->kernels, stats->threads);
 }

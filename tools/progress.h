@@ -1,4 +1,5 @@
-/* What a run says of itself while it works: on a terminal one line that is redrawn, elsewhere a plain line each 30 s. */
+/* What a run says of itself while it works: on a terminal one line that is redrawn, elsewhere a plain line each 30 s.
+ */
 #ifndef NW_TOOLS_PROGRESS_H
 #define NW_TOOLS_PROGRESS_H
 
@@ -12,10 +13,11 @@ typedef struct {
     double   drawn_seconds; /* when the last line came; 0: none yet */
     double   rate_seconds;  /* start of the stretch that the rate is taken over */
     uint64_t rate_bytes;
-    double   rate;          /* bytes a second of the last whole stretch */
+    double   rate; /* bytes a second of the last whole stretch */
 } progress;
 
-void progress_start(progress *p, bool quiet);
+/* Before work starts, and again after a pause. */
+void progress_start(progress *p, bool quiet, const nw_session *session);
 
 /* For nw_session_on_progress; `user` is a progress. */
 void progress_update(void *user, const nw_stats *stats);

@@ -1,5 +1,6 @@
-/* Reading is a byte loop over stdio: a prompt's end is a newline or the end of the file, and a line has no length but the limit.
- * The limits are shares of the budget: ids stay resident beside the session, text only while it is tokenised. */
+/* Reading is a byte loop over stdio: a prompt's end is a newline or the end of the file, and a line has no length but
+ * the limit. The limits are shares of the budget: ids stay resident beside the session, text only while it is
+ * tokenised. */
 #include "prompts.h"
 
 #include <errno.h>
@@ -8,10 +9,11 @@
 
 #include "print.h"
 
-#define TEXT_SHARE 64 /* of the budget, for the text of one prompt: what tokenising takes is a few dozen times as much */
-#define IDS_SHARE  8  /* of the budget, for the ids of all prompts */
-#define TEXT_MIN   ((uint64_t)256 << 10)
-#define TEXT_MAX   ((uint64_t)64 << 20)
+#define TEXT_SHARE                                                                                                     \
+    64              /* of the budget, for the text of one prompt: what tokenising takes is a few dozen times as much */
+#define IDS_SHARE 8 /* of the budget, for the ids of all prompts */
+#define TEXT_MIN ((uint64_t)256 << 10)
+#define TEXT_MAX ((uint64_t)64 << 20)
 
 enum { WHERE_BYTES = 300 };
 
@@ -65,7 +67,8 @@ size_t utf8_invalid_at(const char *text, size_t len)
     return SIZE_MAX;
 }
 
-/* ---- text ------------------------------------------------------------------------------------------------------------- */
+/* ---- text
+ * ------------------------------------------------------------------------------------------------------------- */
 
 int prompts_open(prompt_source *source)
 {
@@ -120,7 +123,8 @@ static int check_text(const prompt_source *source, const buffer *text)
     if (at == SIZE_MAX)
         return -1;
     if (source->lines)
-        print_error("%s, line %llu is not UTF-8 at byte %zu of the line", source->name, (unsigned long long)source->line, at);
+        print_error("%s, line %llu is not UTF-8 at byte %zu of the line", source->name,
+                    (unsigned long long)source->line, at);
     else
         print_error("%s is not UTF-8 at byte %zu", source->name, at);
     return EXIT_USAGE;
@@ -163,7 +167,8 @@ int prompts_next(prompt_source *source, buffer *text, uint64_t limit, bool *ret_
     return check_text(source, text);
 }
 
-/* ---- ids -------------------------------------------------------------------------------------------------------------- */
+/* ---- ids
+ * -------------------------------------------------------------------------------------------------------------- */
 
 int ids_parse(buffer *ids, const char *text, size_t len, uint32_t vocab_size, size_t limit, const char *where)
 {
@@ -184,8 +189,8 @@ int ids_parse(buffer *ids, const char *text, size_t len, uint32_t vocab_size, si
             return EXIT_USAGE;
         }
         if (id >= vocab_size) {
-            print_error("%stoken id %.*s is out of range: vocab_size is %u", where, (int)(i - start > 40 ? 40 : i - start),
-                        text + start, vocab_size);
+            print_error("%stoken id %.*s is out of range: vocab_size is %u", where,
+                        (int)(i - start > 40 ? 40 : i - start), text + start, vocab_size);
             return EXIT_USAGE;
         }
         uint32_t id32 = (uint32_t)id;
@@ -210,7 +215,8 @@ static void warn_unknown(nw_model *model, const char *where, const char *text, s
 }
 
 /* Encodes behind ids->used, which is left alone; *ret_count ids were written. */
-static int encode_text(buffer *ids, nw_model *model, size_t limit, const char *where, const char *text, size_t len, size_t *ret_count)
+static int encode_text(buffer *ids, nw_model *model, size_t limit, const char *where, const char *text, size_t len,
+                       size_t *ret_count)
 {
     size_t room = len / 4 + 8; /* most prompts need no second try */
     for (;;) {
@@ -238,7 +244,8 @@ static size_t cut_ids(uint32_t *ids, size_t count, size_t max, const char *where
     return max;
 }
 
-int prompts_add(prompts *p, nw_model *model, const prompt_rules *rules, const prompt_source *source, const char *text, size_t len)
+int prompts_add(prompts *p, nw_model *model, const prompt_rules *rules, const prompt_source *source, const char *text,
+                size_t len)
 {
     char   where[WHERE_BYTES];
     size_t limit = ids_limit(rules->budget_bytes), first = p->ids.used, count = 0;

@@ -1,7 +1,7 @@
 /* Prompts: read from an argument, a file or standard input, checked, and turned into ids.
  *
- * Only ids are kept. Text is read one prompt at a time, so that a large file of lines costs what its ids cost; both have limits
- * that follow from the budget.
+ * Only ids are kept. Text is read one prompt at a time, so that a large file of lines costs what its ids cost; both
+ * have limits that follow from the budget.
  */
 #ifndef NW_TOOLS_PROMPTS_H
 #define NW_TOOLS_PROMPTS_H
@@ -36,10 +36,10 @@ int prompts_next(prompt_source *source, buffer *text, uint64_t limit, bool *ret_
 
 /* The ids of all prompts, one behind the other. */
 typedef struct {
-    buffer   ids;     /* uint32_t */
-    buffer   ends;    /* size_t: ids up to the end of each prompt */
-    size_t   count;   /* prompts; an empty line is one of no ids */
-    size_t   longest; /* ids */
+    buffer ids;     /* uint32_t */
+    buffer ends;    /* size_t: ids up to the end of each prompt */
+    size_t count;   /* prompts; an empty line is one of no ids */
+    size_t longest; /* ids */
 } prompts;
 
 typedef struct {
@@ -52,7 +52,8 @@ typedef struct {
 
 /* Encodes one text and appends it as a prompt. Returns -1, or the exit status after printing what is wrong.
  * source   may be NULL; names the line in messages. */
-int prompts_add(prompts *p, nw_model *model, const prompt_rules *rules, const prompt_source *source, const char *text, size_t len);
+int prompts_add(prompts *p, nw_model *model, const prompt_rules *rules, const prompt_source *source, const char *text,
+                size_t len);
 
 /* Reads and encodes all of a source. Returns as prompts_add. */
 int prompts_read(prompts *p, nw_model *model, const prompt_rules *rules, prompt_source *source);
