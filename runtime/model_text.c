@@ -177,17 +177,16 @@ static nw_code learn_facts(nw_model *m, const text_files *f, nw_error *err)
     return NW_OK;
 }
 
-/* Loading is the first large thing a process does: refused before it starts if the budget cannot hold it. */
-static nw_code check_budget(const nw_model *m, const text_files *f, nw_error *err)
+/* Loading and encoding are the first large things a process does: refused before they start if the budget cannot hold them.
+ * bytes   resident, beyond the program and the model's index. */
+static nw_code check_budget(const nw_model *m, uint64_t bytes, const char *what, nw_error *err)
 {
-    nw_tokenizer_cost cost = nw_tokenizer_declared(&m->facts);
-    uint64_t          needed = NW_DECLARED_PROCESS + cost.peak + cost.pieces + text_files_bytes(f) + m->memory.tag_live[NW_TAG_INDEX];
+    uint64_t needed = NW_DECLARED_PROCESS + m->memory.tag_live[NW_TAG_INDEX] + bytes;
     needed += NW_RESERVE(needed);
     if (m->budget_bytes == 0 || needed <= m->budget_bytes)
         return NW_OK;
     char    size[16];
-    nw_code rc = nw_fail(err, NW_E_BUDGET, 0, "the budget is too small: loading the tokenizer needs %s",
-                         nw_bytes_format(needed, true, size));
+    nw_code rc = nw_fail(err, NW_E_BUDGET, 0, "the budget is too small: %s needs %s", what, nw_bytes_format(needed, true, size));
     if (err != NULL)
         err->bytes_needed = needed;
     return rc;
@@ -207,8 +206,9 @@ static nw_code load_text(nw_model *m, bool with_encoder, nw_error *err)
     nw_tokenizer_files files = as_files(m, &f);
     if (rc == NW_OK && m->pieces == NULL)
         rc = nw_pieces_open(&m->memory, &files, &m->pieces, err);
+    nw_tokenizer_cost cost = nw_tokenizer_declared(&m->facts);
     if (rc == NW_OK && with_encoder)
-        rc = check_budget(m, &f, err);
+        rc = check_budget(m, cost.peak + cost.pieces + text_files_bytes(&f), "loading the tokenizer", err);
     if (rc == NW_OK && with_encoder && m->encoder == NULL)
         rc = nw_tokenizer_open(&m->memory, &files, &m->encoder, err);
     text_files_free(m, &f);
@@ -262,6 +262,10 @@ nw_code nw_model_tokenizer_describe(nw_model *m, nw_tokenizer_info *ret, nw_erro
 nw_code nw_model_encode_text(nw_model *m, const char *text, size_t len, uint32_t *ids, size_t cap, size_t *ret_count, nw_error *err)
 {
     nw_code rc = load_text(m, true, err);
+    if (rc != NW_OK)
+        return rc;
+    nw_tokenizer_cost cost = nw_tokenizer_declared(&m->facts);
+    rc = check_budget(m, cost.peak + cost.pieces + len * (1 + cost.per_text_byte), "encoding a text this long", err);
     if (rc != NW_OK)
         return rc;
     return nw_tokenizer_encode(m->encoder, text, len, ids, cap, ret_count, err);

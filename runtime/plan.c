@@ -23,8 +23,9 @@ enum {
     SLOTS_MAX = 64,
 };
 
-/* The window holds what the disk delivers between two reaps: 16 MiB are 8 ms at 2 GB/s, far longer than a tile takes to multiply. */
-#define WINDOW_USUAL ((uint64_t)16 << 20)
+/* The window holds what the disk delivers between two reaps: eight tiles of bf16, with their alignment, are 8 ms at 2 GB/s, far longer
+ * than a tile takes to multiply. */
+#define WINDOW_USUAL ((uint64_t)17 << 20)
 
 /* Assumed for predictions unless the caller knows better: an NVMe disk that is shared, one core's reading of memory. */
 #define DISK_RATE_ASSUMED          1.0e9

@@ -201,6 +201,12 @@ static nw_pass after_decode(const nw_session *s)
     return count_requests(s, REQUEST_WAITING) > 0 ? NW_PASS_ENCODE : NW_PASS_COUNT;
 }
 
+/* Whether a request is still in the place it had: a callback may cancel any, and submit others into the places left. */
+static bool is_at(const request *r, uint64_t id)
+{
+    return r->id == id && r->state != REQUEST_FREE;
+}
+
 /* Chooses a request's token from its logits and tells the caller. */
 static void give_token(nw_session *s, request *r, const float *logits)
 {
@@ -224,7 +230,7 @@ static void give_token(nw_session *s, request *r, const float *logits)
     void *user = r->ask.user;
     if (t.finish != NW_FINISH_NONE)
         end_request(s, r);
-    if (on_token != NULL && !on_token(user, &t) && t.finish == NW_FINISH_NONE)
+    if (on_token != NULL && !on_token(user, &t) && t.finish == NW_FINISH_NONE && is_at(r, t.request))
         end_request(s, r);
 }
 
@@ -232,6 +238,7 @@ static nw_code decode(nw_session *s, nw_error *err)
 {
     size_t   lanes = 0;
     request *in_lane[REQUESTS_MAX];
+    uint64_t ids[REQUESTS_MAX];
     bool     any_first = false;
     for (size_t i = 0; i < s->request_count; i++) {
         request *r = &s->requests[i];
@@ -240,6 +247,7 @@ static nw_code decode(nw_session *s, nw_error *err)
         any_first |= r->produced == 0;
         s->parts.lanes[lanes] =
             (nw_lane){.token = r->token, .self = &s->parts.self[r->lane], .cross = &s->parts.cross[r->lane]};
+        ids[lanes] = r->id;
         in_lane[lanes++] = r;
     }
     if (lanes == 0)
@@ -256,8 +264,10 @@ static nw_code decode(nw_session *s, nw_error *err)
         s->stats.seconds_decode += nw_system_seconds() - start;
         s->stats.decode_passes++;
     }
-    for (size_t i = 0; i < lanes; i++)
-        give_token(s, in_lane[i], s->parts.logits + i * s->model->config.vocab_size);
+    for (size_t i = 0; i < lanes; i++) {
+        if (is_at(in_lane[i], ids[i]))
+            give_token(s, in_lane[i], s->parts.logits + i * s->model->config.vocab_size);
+    }
     return NW_OK;
 }
 
@@ -285,6 +295,15 @@ nw_code nw_session_step(nw_session *s, size_t *ret_live, nw_error *err)
     s->pass_name = "idle";
     *ret_live = count_requests(s, REQUEST_LIVE) + count_requests(s, REQUEST_WAITING);
     return NW_OK;
+}
+
+static bool is_known(const nw_session *s, uint64_t id)
+{
+    for (size_t i = 0; i < s->request_count; i++) {
+        if (is_at(&s->requests[i], id))
+            return true;
+    }
+    return false;
 }
 
 typedef struct {
@@ -322,8 +341,13 @@ nw_code nw_session_generate(nw_session *s, const nw_request *q, nw_result *resul
     result->count = 0;
     result->finish = NW_FINISH_NONE;
     nw_code rc = nw_session_submit(s, &mine, &id, err);
-    while (rc == NW_OK && !g.done)
+    while (rc == NW_OK && !g.done) {
         rc = nw_session_step(s, &live, err);
+        if (rc == NW_OK && !g.done && !is_known(s, id)) { /* a callback cancelled it */
+            result->finish = NW_FINISH_STOP;
+            g.done = true;
+        }
+    }
     return rc;
 }
 

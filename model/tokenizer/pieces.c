@@ -1,10 +1,10 @@
 /* Ids back to text, from a table of our own: one blob of raw piece texts, their ends, and what each is.
  *
- * The rules are those of sentencepiece's Decode (sentencepiece_processor.cc), applied as ids come rather than to the whole:
- * U+2581 is a space; spaces at the very start are dropped when the model adds them; bytes of byte pieces are put together to
- * characters, and each byte that cannot be part of one becomes U+FFFD. ByT5 is a table of byte pieces where such bytes are
- * dropped (errors="ignore" in transformers' tokenization_byt5.py). Tokens that are not in the model's file are written
- * as their names.
+ * The rules are those of sentencepiece's Decode (sentencepiece_processor.cc), applied as ids come rather than to the
+ * whole: U+2581 is a space; spaces at the very start are dropped when the model adds them; bytes of byte pieces are put
+ * together to characters, and each byte that cannot be part of one becomes U+FFFD. ByT5 is a table of byte pieces where
+ * such bytes are dropped (errors="ignore" in transformers' tokenization_byt5.py). Tokens that are not in the model's
+ * file are written as their names.
  */
 #include "model/tokenizer.h"
 
@@ -14,11 +14,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define REPLACEMENT      "\xEF\xBF\xBD"
-#define REPLACEMENT_LEN  ((size_t)3)
-#define SPACE_MARK       "\xE2\x96\x81"
-#define SPACE_MARK_LEN   ((size_t)3)
-#define BYTE_NAME_LEN    ((size_t)6) /* <0xNN> */
+#define REPLACEMENT "\xEF\xBF\xBD"
+#define REPLACEMENT_LEN ((size_t)3)
+#define SPACE_MARK "\xE2\x96\x81"
+#define SPACE_MARK_LEN ((size_t)3)
+#define BYTE_NAME_LEN ((size_t)6) /* <0xNN> */
 
 typedef enum { TEXT_NONE, TEXT_SILENT, TEXT_PIECE, TEXT_UNKNOWN, TEXT_LITERAL, TEXT_BYTE } text_kind;
 
@@ -36,7 +36,10 @@ struct nw_pieces {
     size_t         unk_surface_len;
 };
 
-static size_t piece_begin(const nw_pieces *p, uint32_t id) { return id > 0 ? p->ends[id - 1] : 0; }
+static size_t piece_begin(const nw_pieces *p, uint32_t id)
+{
+    return id > 0 ? p->ends[id - 1] : 0;
+}
 
 static text_kind kind_of(nw_piece_type type)
 {

@@ -1,10 +1,10 @@
 /* From documents to a sorted table of special tokens.
  *
- * The same token is mentioned in up to three files, in four forms. So every mention is first collected as it comes, with a
- * rank for what it knows (an id, whether it strips white space); then the list is sorted by name and mentions of one name
- * are merged, best rank first. What has no id after that gets one as the reference does: extra ids count down from the top
- * (up from 259 in ByT5: transformers' tokenization_byt5.py, `vocab_size + i - n`), then the model's own piece of that name,
- * then the configuration's, then the next free id.
+ * The same token is mentioned in up to three files, in four forms. So every mention is first collected as it comes,
+ * with a rank for what it knows (an id, whether it strips white space); then the list is sorted by name and mentions of
+ * one name are merged, best rank first. What has no id after that gets one as the reference does: extra ids count down
+ * from the top (up from 259 in ByT5: transformers' tokenization_byt5.py, `vocab_size + i - n`), then the model's own
+ * piece of that name, then the configuration's, then the next free id.
  */
 #include "special_tokens.h"
 
@@ -13,13 +13,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TOKENS_MAX         8192u
-#define TOKEN_BYTES_MAX    512u
-#define NAMES_BYTES_MAX    (256u << 10)
-#define BYT5_EXTRA_IDS     125u
-#define T5_EXTRA_IDS       100u
-#define ID_NONE            UINT32_MAX
-#define JSON_MEMORY_MAX    ((uint64_t)2 << 20)
+#define TOKENS_MAX 8192u
+#define TOKEN_BYTES_MAX 512u
+#define NAMES_BYTES_MAX (256u << 10)
+#define BYT5_EXTRA_IDS 125u
+#define T5_EXTRA_IDS 100u
+#define ID_NONE UINT32_MAX
+#define JSON_MEMORY_MAX ((uint64_t)2 << 20)
 #define EXTRA_ID_NAME_SIZE 32
 
 /* Ranks of a mention, best first: of two that give an id, the first is believed. */
@@ -73,7 +73,8 @@ static nw_code grow(nw_specials *s, uint32_t name_len, nw_error *err)
 }
 
 /* Adds a mention. `document` is for messages. */
-static nw_code mention(nw_specials *s, const char *document, const char *name, size_t len, nw_special item, nw_error *err)
+static nw_code mention(nw_specials *s, const char *document, const char *name, size_t len, nw_special item,
+                       nw_error *err)
 {
     if (len == 0)
         return NW_OK; /* the reference ignores tokens without text */
@@ -143,7 +144,8 @@ static nw_code record_event(scan *c, const nw_json_event *e, nw_error *err)
         return NW_OK;
     if (e->type == NW_JSON_STRING && nw_json_key_is(e, "content")) {
         if (e->text_len > TOKEN_BYTES_MAX)
-            return nw_fail(err, NW_E_TOKENIZER, 0, "%s: a special token of more than %u bytes", c->document, TOKEN_BYTES_MAX);
+            return nw_fail(err, NW_E_TOKENIZER, 0, "%s: a special token of more than %u bytes", c->document,
+                           TOKEN_BYTES_MAX);
         c->has_name = true;
         c->name_len = (uint32_t)e->text_len;
         memcpy(c->name, e->text, e->text_len);
@@ -307,8 +309,8 @@ static void merge(nw_specials *s)
     for (uint32_t i = 0; i < s->count; i++) {
         const nw_special *item = &s->items[i];
         nw_special       *last = kept > 0 ? &s->items[kept - 1] : NULL;
-        if (last == NULL || name_compare(nw_specials_name(s, last), last->name_len, nw_specials_name(s, item),
-                                         item->name_len) != 0) {
+        if (last == NULL ||
+            name_compare(nw_specials_name(s, last), last->name_len, nw_specials_name(s, item), item->name_len) != 0) {
             s->items[kept++] = *item;
             continue;
         }
@@ -467,8 +469,9 @@ static nw_code resolve(nw_specials *s, const nw_tokenizer_files *files, const nw
         if (item.id == ID_NONE)
             continue;
         if (item.id >= files->vocab_size)
-            return nw_fail(err, NW_E_TOKENIZER, 0, "%s: the token '%.*s' has id %u, but the model has %u rows", files->name,
-                           (int)nw_min_size(item.name_len, 64), nw_specials_name(s, &item), item.id, files->vocab_size);
+            return nw_fail(err, NW_E_TOKENIZER, 0, "%s: the token '%.*s' has id %u, but the model has %u rows",
+                           files->name, (int)nw_min_size(item.name_len, 64), nw_specials_name(s, &item), item.id,
+                           files->vocab_size);
         if (!item.has_flags)
             item.lstrip = item.rstrip = extra && spiece != NULL;
         s->id_end = item.id >= s->id_end ? item.id + 1 : s->id_end;
@@ -478,7 +481,8 @@ static nw_code resolve(nw_specials *s, const nw_tokenizer_files *files, const nw
     return NW_OK;
 }
 
-static nw_code build(nw_specials *s, scan *c, const nw_tokenizer_files *files, const nw_spiece_file *spiece, nw_error *err)
+static nw_code build(nw_specials *s, scan *c, const nw_tokenizer_files *files, const nw_spiece_file *spiece,
+                     nw_error *err)
 {
     bool    ruled = false;
     nw_code rc = scan_document(c, "tokenizer_config.json", files->config, files->config_bytes, config_event, err);
@@ -500,8 +504,8 @@ static nw_code build(nw_specials *s, scan *c, const nw_tokenizer_files *files, c
     return resolve(s, files, spiece, ruled, err);
 }
 
-nw_code nw_specials_open(nw_memory *mem, const nw_tokenizer_files *files, const nw_spiece_file *spiece, nw_specials *ret,
-                         nw_error *err)
+nw_code nw_specials_open(nw_memory *mem, const nw_tokenizer_files *files, const nw_spiece_file *spiece,
+                         nw_specials *ret, nw_error *err)
 {
     NW_CHECK(files->vocab_size >= (spiece != NULL ? spiece->piece_count : NW_BYT5_PIECE_COUNT));
     nw_specials specials = {.mem = mem};

@@ -6,7 +6,7 @@
 #include "spiece_file.h"
 
 /* ByT5's ids: pad, eos, unk, then the 256 bytes. */
-#define NW_BYT5_FIRST_BYTE  3u
+#define NW_BYT5_FIRST_BYTE 3u
 #define NW_BYT5_PIECE_COUNT 259u
 
 typedef struct {
@@ -36,7 +36,7 @@ typedef struct {
  */
 NW_MUST_USE nw_code nw_specials_open(nw_memory *mem, const nw_tokenizer_files *files, const nw_spiece_file *spiece,
                                      nw_specials *ret, nw_error *err);
-void nw_specials_close(nw_specials *specials); /* a zeroed one is fine */
+void                nw_specials_close(nw_specials *specials); /* a zeroed one is fine */
 
 static inline const char *nw_specials_name(const nw_specials *s, const nw_special *item)
 {

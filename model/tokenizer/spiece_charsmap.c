@@ -1,12 +1,13 @@
 /* The precompiled_charsmap: u32 bytes of the trie, the trie (darts-clone double array), NUL-terminated replacements.
  *
- * The library walks the trie with bytes of the user's text and never looks at its bounds (neither does nw_charsmap_match); it
- * keeps at most 32 matches of one walk but looks at as many as there were (normalizer.cc, kMaxTrieResultsSize). So every state that any text can reach is
- * visited here, once: all 256 places that it may look at lie inside the array, each leaf's value is the start of a
- * character in the replacements, no walk runs in a circle, and none meets more than 32 leaves.
+ * The library walks the trie with bytes of the user's text and never looks at its bounds (neither does
+ * nw_charsmap_match); it keeps at most 32 matches of one walk but looks at as many as there were (normalizer.cc,
+ * kMaxTrieResultsSize). So every state that any text can reach is visited here, once: all 256 places that it may look
+ * at lie inside the array, each leaf's value is the start of a character in the replacements, no walk runs in a circle,
+ * and none meets more than 32 leaves.
  *
- * A state is the place from which children are reached: child c of state s is unit s ^ c. States may be shared (the trie
- * is a minimised graph), so the leaves below a state are remembered.
+ * A state is the place from which children are reached: child c of state s is unit s ^ c. States may be shared (the
+ * trie is a minimised graph), so the leaves below a state are remembered.
  */
 #include "spiece_file.h"
 
@@ -14,8 +15,8 @@
 
 #include <string.h>
 
-#define TRIE_UNITS_MAX  ((size_t)512 << 10) /* real ones have about 45,000 */
-#define TRIE_DEPTH_MAX  1024u
+#define TRIE_UNITS_MAX ((size_t)512 << 10) /* real ones have about 45,000 */
+#define TRIE_DEPTH_MAX 1024u
 #define TRIE_LEAVES_MAX 32u
 
 enum { STATE_NEW = 0, STATE_OPEN = 255 }; /* otherwise 1 + the most leaves on a walk from here on */
@@ -49,9 +50,18 @@ static uint32_t unit_at(const trie *t, size_t index)
 }
 
 /* Fields of a unit, as darts.h of darts-clone has them. */
-static uint32_t unit_offset(uint32_t unit) { return (unit >> 10) << ((unit & 0x200u) >> 6); }
-static uint32_t unit_label(uint32_t unit) { return unit & 0x800000FFu; }
-static bool     unit_has_leaf(uint32_t unit) { return (unit & 0x100u) != 0; }
+static uint32_t unit_offset(uint32_t unit)
+{
+    return (unit >> 10) << ((unit & 0x200u) >> 6);
+}
+static uint32_t unit_label(uint32_t unit)
+{
+    return unit & 0x800000FFu;
+}
+static bool unit_has_leaf(uint32_t unit)
+{
+    return (unit & 0x100u) != 0;
+}
 
 /* Whether the value of a leaf is the start of a character in the replacements. */
 static bool value_good(const trie *t, uint32_t state)

@@ -1,9 +1,9 @@
 /* The wire format of sentencepiece_model.proto, field by field.
  *
- * Stricter than protobuf where that costs no real file: known fields must have their wire type, enums must be known values,
- * groups do not occur, numbers fit. Like protobuf where files may differ: unknown fields are skipped, and of a field that is
- * given twice the last counts. Each refusal below stands for something that crashes or confuses Debian's sentencepiece
- * 0.1.97 or that would be silent garbage.
+ * Stricter than protobuf where that costs no real file: known fields must have their wire type, enums must be known
+ * values, groups do not occur, numbers fit. Like protobuf where files may differ: unknown fields are skipped, and of a
+ * field that is given twice the last counts. Each refusal below stands for something that crashes or confuses Debian's
+ * sentencepiece 0.1.97 or that would be silent garbage.
  */
 #include "spiece_file.h"
 
@@ -13,11 +13,13 @@
 #include <string.h>
 
 /* The library runs the file's self-test when it loads; this keeps its cost in proportion. */
-#define SELF_TEST_BYTES_MAX   ((size_t)64 << 10)
+#define SELF_TEST_BYTES_MAX ((size_t)64 << 10)
 #define UNK_SURFACE_BYTES_MAX ((size_t)256)
 /* The library's matcher of user-defined pieces looks at every match of a prefix but has room for 64 (normalizer.cc,
  * kResultSize). Matches of one text differ in length, so 64 lengths in all cannot give more. */
 #define USER_LENGTHS_MAX 64u
+/* The library's BPE encoder recurses once for each character of an unused piece (bpe_model.cc, resegment). */
+#define BPE_UNUSED_BYTES_MAX 256u
 
 enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
 
@@ -42,6 +44,7 @@ typedef struct {
     nw_error       *err;
     uint64_t        user_lengths[NW_SPIECE_PIECE_BYTES_MAX / 64 + 1]; /* lengths of user-defined pieces that occur */
     uint32_t        user_length_count;
+    uint32_t        unused_len_max;
     bool            has_unk;
     size_t          self_test_bytes;
 } reading;
@@ -188,8 +191,8 @@ static nw_code read_piece(reading *r, const wire_field *f)
         return nw_fail(r->err, NW_E_TOKENIZER, 0, "%s: piece %u %s", r->name, file->piece_count, wrong);
     if (piece.type == NW_PIECE_UNKNOWN) {
         if (r->has_unk)
-            return nw_fail(r->err, NW_E_TOKENIZER, 0, "%s: pieces %u and %u are both the unknown piece", r->name, file->unk_id,
-                           file->piece_count);
+            return nw_fail(r->err, NW_E_TOKENIZER, 0, "%s: pieces %u and %u are both the unknown piece", r->name,
+                           file->unk_id, file->piece_count);
         r->has_unk = true;
         file->unk_id = file->piece_count;
     } else if (piece.type == NW_PIECE_USER) {
@@ -198,6 +201,8 @@ static nw_code read_piece(reading *r, const wire_field *f)
             r->user_lengths[piece.len / 64] |= bit;
             r->user_length_count++;
         }
+    } else if (piece.type == NW_PIECE_UNUSED && piece.len > r->unused_len_max) {
+        r->unused_len_max = piece.len;
     }
     file->piece_count++;
     file->text_bytes += piece.len;
@@ -214,10 +219,11 @@ static nw_code read_trainer(reading *r, const wire_field *message)
             if (f.type != WIRE_VARINT)
                 return wrong_type(r, "trainer_spec.model_type");
             if (f.value == 3 || f.value == 4)
-                return nw_fail(r->err, NW_E_TOKENIZER, 0, "%s: a %s model; only unigram and BPE models can be used", r->name,
-                               f.value == 3 ? "word" : "char");
+                return nw_fail(r->err, NW_E_TOKENIZER, 0, "%s: a %s model; only unigram and BPE models can be used",
+                               r->name, f.value == 3 ? "word" : "char");
             if (f.value != 1 && f.value != 2)
-                return nw_fail(r->err, NW_E_TOKENIZER, 0, "%s: unknown model type %llu", r->name, (unsigned long long)f.value);
+                return nw_fail(r->err, NW_E_TOKENIZER, 0, "%s: unknown model type %llu", r->name,
+                               (unsigned long long)f.value);
             r->file->bpe = f.value == 2;
         } else if (f.number == 24 || f.number == 35) {
             if (f.type != WIRE_VARINT)
@@ -280,7 +286,8 @@ static nw_code read_field(reading *r, const wire_field *f)
     }
 }
 
-nw_code nw_spiece_read(nw_memory *mem, const char *name, const void *bytes, size_t len, nw_spiece_file *ret, nw_error *err)
+nw_code nw_spiece_read(nw_memory *mem, const char *name, const void *bytes, size_t len, nw_spiece_file *ret,
+                       nw_error *err)
 {
     static const unsigned char surface[] = " \xE2\x81\x87 "; /* the default of sentencepiece_model.proto */
     nw_spiece_file             file = {.bytes = (const unsigned char *)bytes,
@@ -310,7 +317,11 @@ nw_code nw_spiece_read(nw_memory *mem, const char *name, const void *bytes, size
     if (!r.has_unk)
         return nw_fail(err, NW_E_TOKENIZER, 0, "%s: no unknown piece", name);
     if (r.user_length_count > USER_LENGTHS_MAX)
-        return nw_fail(err, NW_E_TOKENIZER, 0, "%s: user-defined pieces of more than %u lengths", name, USER_LENGTHS_MAX);
+        return nw_fail(err, NW_E_TOKENIZER, 0, "%s: user-defined pieces of more than %u lengths", name,
+                       USER_LENGTHS_MAX);
+    if (file.bpe && r.unused_len_max > BPE_UNUSED_BYTES_MAX)
+        return nw_fail(err, NW_E_TOKENIZER, 0, "%s: an unused piece is longer than %u bytes", name,
+                       BPE_UNUSED_BYTES_MAX);
     if (file.charsmap != NULL) {
         nw_code rc = nw_charsmap_check(mem, name, file.charsmap, file.charsmap_len, err);
         if (rc != NW_OK)

@@ -1,15 +1,15 @@
 /* A sentencepiece model file (protobuf ModelProto), read without the library and trusted in nothing.
  *
- * The library is handed only files that passed here: it crashes on many others. Our own unigram encoder and the piece table
- * are made from this reading.
+ * The library is handed only files that passed here: it crashes on many others. Our own unigram encoder and the piece
+ * table are made from this reading.
  */
 #ifndef NW_MODEL_SPIECE_FILE_H
 #define NW_MODEL_SPIECE_FILE_H
 
 #include "base/memory.h"
 
-#define NW_SPIECE_FILE_BYTES_MAX  ((size_t)64 << 20)
-#define NW_SPIECE_PIECES_MAX      1000000u
+#define NW_SPIECE_FILE_BYTES_MAX ((size_t)64 << 20)
+#define NW_SPIECE_PIECES_MAX 1000000u
 #define NW_SPIECE_PIECE_BYTES_MAX 8192u
 
 typedef enum {
@@ -40,7 +40,7 @@ typedef struct {
     bool                 byte_fallback;
     bool                 add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces;
     bool                 space_as_suffix; /* the dummy prefix goes to the end */
-    const unsigned char *unk_surface; /* what decoding writes for the unknown piece */
+    const unsigned char *unk_surface;     /* what decoding writes for the unknown piece */
     size_t               unk_surface_len;
     const unsigned char *charsmap; /* NULL: none */
     size_t               charsmap_len;

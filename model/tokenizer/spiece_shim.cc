@@ -1,6 +1,6 @@
-/* The only C++ of the project: sentencepiece has no C interface. Every entry catches everything, also std::bad_alloc, and
- * turns it into a code; no C++ type and no exception leaves this file. The library's own logging is turned off: what it has
- * to say comes back as a status. */
+/* The only C++ of the project: sentencepiece has no C interface. Every entry catches everything, also std::bad_alloc,
+ * and turns it into a code; no C++ type and no exception leaves this file. The library's own logging is turned off:
+ * what it has to say comes back as a status. */
 #include "spiece_shim.h"
 
 #include <exception>

@@ -13,8 +13,9 @@ extern "C" {
 typedef struct nw_spiece nw_spiece;
 
 /* Errors of all: NW_E_TOKENIZER with what the library says; NW_E_MEMORY. `name` is for messages and borrowed. */
-NW_MUST_USE nw_code nw_spiece_open(const char *name, const void *bytes, size_t len, nw_spiece **ret_spiece, nw_error *err);
-nw_spiece *nw_spiece_close(nw_spiece *spiece); /* takes NULL; returns NULL */
+NW_MUST_USE nw_code nw_spiece_open(const char *name, const void *bytes, size_t len, nw_spiece **ret_spiece,
+                                   nw_error *err);
+nw_spiece          *nw_spiece_close(nw_spiece *spiece); /* takes NULL; returns NULL */
 
 /* Writes the first `cap` ids of a text; *ret_count is how many there are. */
 NW_MUST_USE nw_code nw_spiece_encode(const nw_spiece *spiece, const char *text, size_t len, uint32_t *ids, size_t cap,

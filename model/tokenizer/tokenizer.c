@@ -1,5 +1,5 @@
-/* Text to ids: split at special tokens, and each part through the model's encoder: our own for unigram models (unigram.c says
- * why), the library for BPE, bytes for ByT5.
+/* Text to ids: split at special tokens, and each part through the model's encoder: our own for unigram models
+ * (unigram.c says why), the library for BPE, bytes for ByT5.
  *
  * Parts are found in one pass and their ids go straight to the caller's array. What an encoder takes for a text is
  * proportional to it; nw_tokenizer_declared says how much.
@@ -17,8 +17,8 @@
 /* The library counts characters in 32-bit integers, and a text can grow 18-fold when it is normalised. */
 #define TEXT_BYTES_MAX ((size_t)64 << 20)
 
-/* The library joins unknown characters in a row one by one, copying all of them each time: 300 kB of them take minutes. Models
- * with byte fallback have none. */
+/* The library joins unknown characters in a row one by one, copying all of them each time: 300 kB of them take minutes.
+ * Models with byte fallback have none. */
 #define BPE_TEXT_BYTES_MAX ((size_t)64 << 10)
 
 struct nw_tokenizer {
@@ -76,15 +76,15 @@ nw_code nw_tokenizer_check(nw_memory *mem, const nw_tokenizer_files *files, nw_t
 
 /* Fitted to VmHWM and VmRSS around the calls, with T5's 32,000 pieces and a made vocabulary of 250,000, about a
  * fifth above what was measured. Ours is arithmetic: 16 bytes a piece, the texts, the
- * charsmap (the file's size bounds it: a piece takes 4 bytes beside its text). The library's is a fit: 171 bytes a piece and
- * the file once were measured. */
+ * charsmap (the file's size bounds it: a piece takes 4 bytes beside its text). The library's is a fit: 171 bytes a
+ * piece and the file once were measured. */
 nw_tokenizer_cost nw_tokenizer_declared(const nw_tokenizer_facts *facts)
 {
-    const uint64_t kib = 1024, pieces = facts->piece_count, extra = facts->extra_ids;
-    uint64_t       framing = facts->text_bytes + 4 * pieces;
-    uint64_t       charsmap = facts->file_bytes > framing ? facts->file_bytes - framing : 0;
-    uint64_t       special = 96 * extra;
-    uint64_t       loading = charsmap / 4 + 512 * kib; /* checking the charsmap, scanning the documents */
+    const uint64_t    kib = 1024, pieces = facts->piece_count, extra = facts->extra_ids;
+    uint64_t          framing = facts->text_bytes + 4 * pieces;
+    uint64_t          charsmap = facts->file_bytes > framing ? facts->file_bytes - framing : 0;
+    uint64_t          special = 96 * extra;
+    uint64_t          loading = charsmap / 4 + 512 * kib; /* checking the charsmap, scanning the documents */
     nw_tokenizer_cost cost = {.pieces = facts->text_bytes + 5 * pieces + 32 * extra + 64 * kib};
     if (facts->library) {
         cost.kept = 205 * pieces + 2 * facts->file_bytes + special + 1024 * kib;
@@ -117,7 +117,8 @@ nw_code nw_tokenizer_open(nw_memory *mem, const nw_tokenizer_files *files, nw_to
     for (uint32_t i = 0; i < t->parts.specials.count; i++)
         t->first_byte[(unsigned char)*nw_specials_name(&t->parts.specials, &t->parts.specials.items[i])] = true;
     /* The file's bytes are the caller's: only what is no pointer stays. */
-    t->parts.spiece = (nw_spiece_file){.unk_id = t->parts.spiece.unk_id, .byte_fallback = t->parts.spiece.byte_fallback};
+    t->parts.spiece =
+        (nw_spiece_file){.unk_id = t->parts.spiece.unk_id, .byte_fallback = t->parts.spiece.byte_fallback};
     *ret_tokenizer = t;
     return NW_OK;
 }
@@ -159,7 +160,8 @@ static size_t trim_space(const char *text, size_t from, size_t to)
         size_t start = to - 1;
         while (start > from && to - start < 4 && ((unsigned char)text[start] & 0xC0) == 0x80)
             start--;
-        if (nw_utf8_next((const unsigned char *)text + start, to - start, &point) != to - start || !nw_utf8_is_space(point))
+        if (nw_utf8_next((const unsigned char *)text + start, to - start, &point) != to - start ||
+            !nw_utf8_is_space(point))
             break;
         to = start;
     }
@@ -167,7 +169,8 @@ static size_t trim_space(const char *text, size_t from, size_t to)
 }
 
 /* The next part and the token after it (NULL at the end). False when there is nothing left. */
-static bool split_next(const nw_tokenizer *t, splitter *s, size_t *ret_from, size_t *ret_to, const nw_special **ret_token)
+static bool split_next(const nw_tokenizer *t, splitter *s, size_t *ret_from, size_t *ret_to,
+                       const nw_special **ret_token)
 {
     const nw_special *token = NULL;
     if (s->at == s->len)
@@ -224,12 +227,13 @@ static nw_code encode_part(const nw_tokenizer *t, const char *text, size_t len, 
         return NW_OK;
     }
     if (!bpe_takes(t, len))
-        return nw_fail(err, NW_E_TOKENIZER, 0, "%s: a BPE model without byte fallback takes texts of at most 64 KiB", t->name);
+        return nw_fail(err, NW_E_TOKENIZER, 0, "%s: a BPE model without byte fallback takes texts of at most 64 KiB",
+                       t->name);
     size_t   kept = nw_min_size(sink->count, sink->cap);
     size_t   count = 0;
     uint32_t none = 0; /* a place to point to when the caller gave none */
-    nw_code  rc = nw_spiece_encode(t->bpe, text, len, sink->ids != NULL ? sink->ids + kept : &none, sink->cap - kept, &count,
-                                   err);
+    nw_code  rc = nw_spiece_encode(t->bpe, text, len, sink->ids != NULL ? sink->ids + kept : &none, sink->cap - kept,
+                                   &count, err);
     if (rc == NW_OK)
         sink->count += count;
     return rc;

@@ -13,6 +13,6 @@ typedef struct {
 
 NW_MUST_USE nw_code nw_tokenizer_parts_open(nw_memory *mem, const nw_tokenizer_files *files, nw_tokenizer_parts *ret,
                                             nw_error *err);
-void nw_tokenizer_parts_close(nw_tokenizer_parts *parts);
+void                nw_tokenizer_parts_close(nw_tokenizer_parts *parts);
 
 #endif

@@ -1,10 +1,12 @@
-/* The normaliser and the Viterbi search of sentencepiece (normalizer.cc, Normalize; unigram_model.cc, EncodeOptimized), in C
- * and from memory that is accounted.
+/* The normaliser and the Viterbi search of sentencepiece (normalizer.cc, Normalize; unigram_model.cc, EncodeOptimized),
+ * in C and from memory that is accounted.
  *
- * Why not the library's own: Debian's 0.1.97 adds scores in double and compares them with a best score that was rounded to
- * float, so of two equal cuts it may take the later one ("!!!!!!" becomes "!!!!!" "!", where the reference, 0.2, gives "!"
- * "!!!!!"). Here sums and comparisons are float throughout and only a strictly better cut replaces an earlier one, which
- * is what the reference's results are. It also takes a tenth of the library's memory, and none of it is out of our sight.
+ * Why not the library's own: Debian's 0.1.97 adds scores in double and compares them with a best score that was rounded
+ * to float, so of two equal cuts it may take the later one ("!!!!!!" becomes "!!!!!" "!", where the reference, 0.2,
+ * gives "!"
+ * "!!!!!"). Here sums and comparisons are float throughout and only a strictly better cut replaces an earlier one,
+ * which is what the reference's results are. It also takes a tenth of the library's memory, and none of it is out of
+ * our sight.
  */
 #include "unigram.h"
 
@@ -14,10 +16,10 @@
 #include <float.h>
 #include <string.h>
 
-#define SPACE_MARK     "\xE2\x96\x81"
+#define SPACE_MARK "\xE2\x96\x81"
 #define SPACE_MARK_LEN ((size_t)3)
-#define UNK_PENALTY    10.0f /* unigram_model.cc, kUnkPenalty */
-#define NOWHERE        UINT32_MAX
+#define UNK_PENALTY 10.0f /* unigram_model.cc, kUnkPenalty */
+#define NOWHERE UINT32_MAX
 
 struct nw_unigram {
     nw_memory     *mem;
@@ -134,7 +136,8 @@ static size_t user_piece_len(const nw_unigram *u, const unsigned char *text, siz
 }
 
 /* What the beginning of a text (at least 1 byte) becomes; returns how much of the text that is. */
-static size_t normalise_prefix(const nw_unigram *u, const unsigned char *text, size_t len, const char **ret, size_t *ret_len)
+static size_t normalise_prefix(const nw_unigram *u, const unsigned char *text, size_t len, const char **ret,
+                               size_t *ret_len)
 {
     uint32_t point;
     size_t   taken = u->vocabulary.has_user ? user_piece_len(u, text, len) : 0;
@@ -275,7 +278,8 @@ static void report(const nw_unigram *u, const unsigned char *text, size_t len, c
     }
 }
 
-nw_code nw_unigram_encode(const nw_unigram *u, const char *text, size_t len, nw_unigram_fn fn, void *user, nw_error *err)
+nw_code nw_unigram_encode(const nw_unigram *u, const char *text, size_t len, nw_unigram_fn fn, void *user,
+                          nw_error *err)
 {
     text_out out = {0};
     normalise(u, (const unsigned char *)text, len, &out);

@@ -1,5 +1,5 @@
-/* UTF-8 as RFC 3629 has it. Everything goes through the two tables of first and second bytes (Unicode, table 3-7), so that
- * a character that arrives byte by byte and one that lies in memory are judged by the same rule. */
+/* UTF-8 as RFC 3629 has it. Everything goes through the two tables of first and second bytes (Unicode, table 3-7), so
+ * that a character that arrives byte by byte and one that lies in memory are judged by the same rule. */
 #include "utf8.h"
 
 size_t nw_utf8_length(unsigned char first)

@@ -24,8 +24,8 @@ typedef struct {
     uint32_t low, high, depth;
 } sort_range;
 
-/* Three-way radix quicksort (Bentley and Sedgewick 1997). The longest part is done in place and the two others recurse, so
- * the recursion is never deeper than log2 of the count, whatever a file makes of the pieces. */
+/* Three-way radix quicksort (Bentley and Sedgewick 1997). The longest part is done in place and the two others recurse,
+ * so the recursion is never deeper than log2 of the count, whatever a file makes of the pieces. */
 static void sort(nw_vocabulary *v, sort_range r)
 {
     while (r.high - r.low > 1) {
@@ -78,7 +78,8 @@ static bool items_equal(const nw_vocabulary *v, const nw_vocabulary_item *a, con
     return a->len == b->len && memcmp(v->blob + a->text_at, v->blob + b->text_at, a->len) == 0;
 }
 
-nw_code nw_vocabulary_open(nw_memory *mem, const char *name, const nw_spiece_file *file, nw_vocabulary *ret, nw_error *err)
+nw_code nw_vocabulary_open(nw_memory *mem, const char *name, const nw_spiece_file *file, nw_vocabulary *ret,
+                           nw_error *err)
 {
     nw_vocabulary v = {.mem = mem, .cap = file->piece_count, .blob_bytes = (size_t)file->text_bytes};
     v.items = (nw_vocabulary_item *)nw_memory_alloc(mem, NW_TAG_TOKENIZER, v.cap, sizeof *v.items);
@@ -93,7 +94,8 @@ nw_code nw_vocabulary_open(nw_memory *mem, const char *name, const nw_spiece_fil
         if (items_equal(&v, &v.items[i - 1], &v.items[i])) {
             uint32_t a = v.items[i - 1].id, b = v.items[i].id;
             nw_vocabulary_close(&v);
-            return nw_fail(err, NW_E_TOKENIZER, 0, "%s: pieces %u and %u are the same", name, a < b ? a : b, a < b ? b : a);
+            return nw_fail(err, NW_E_TOKENIZER, 0, "%s: pieces %u and %u are the same", name, a < b ? a : b,
+                           a < b ? b : a);
         }
     }
     uint32_t at = 0;

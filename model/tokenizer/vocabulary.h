@@ -26,7 +26,7 @@ typedef struct {
 /* Errors  NW_E_TOKENIZER: two pieces have the same text; NW_E_MEMORY, NW_E_BUDGET. */
 NW_MUST_USE nw_code nw_vocabulary_open(nw_memory *mem, const char *name, const nw_spiece_file *file, nw_vocabulary *ret,
                                        nw_error *err);
-void nw_vocabulary_close(nw_vocabulary *vocabulary); /* a zeroed one is fine */
+void                nw_vocabulary_close(nw_vocabulary *vocabulary); /* a zeroed one is fine */
 
 /* A walk along a text: all items in [low, high) begin with its first `len` bytes. */
 typedef struct {
