@@ -2,9 +2,9 @@
  *
  *   size_t len = make_spiece(NULL, 0, 250000);    bytes = malloc(len);    make_spiece(bytes, len, 250000);
  *
- * Ids       0 <pad>, 1 </s>, 2 <unk>, 3 the space mark, then each ASCII character but NUL and space, then made-up words,
- *           every other one with a space mark before it. Anything ASCII can be encoded.
- * Normaliser none; a space is put before the text and runs of spaces are made one.
+ * Ids       0 <pad>, 1 </s>, 2 <unk>, 3 the space mark, then each ASCII character but NUL and space, then made-up
+ * words, every other one with a space mark before it. Anything ASCII can be encoded. Normaliser none; a space is put
+ * before the text and runs of spaces are made one.
  */
 #ifndef NW_TEST_MAKE_SPIECE_H
 #define NW_TEST_MAKE_SPIECE_H
@@ -88,7 +88,7 @@ static inline size_t spiece_word(uint32_t k, char word[24])
 /* Writes a model of piece_count pieces (at least MAKE_SPIECE_PIECES_MIN) if it fits in cap bytes; returns its size. */
 static inline size_t make_spiece(void *bytes, size_t cap, uint32_t piece_count)
 {
-    static const unsigned char trainer[] = {3 << 3, 1};                     /* model_type: unigram */
+    static const unsigned char trainer[] = {3 << 3, 1};                          /* model_type: unigram */
     static const unsigned char normalizer[] = {3 << 3, 1, 4 << 3, 1, 5 << 3, 1}; /* the three switches of white space */
     spiece_out                 o = {.bytes = (unsigned char *)bytes, .cap = cap};
     char                       word[24];

@@ -1,4 +1,5 @@
-/* The tokenizer against the reference's vectors, the rules for special tokens, decoding, ByT5, and its declared memory. */
+/* The tokenizer against the reference's vectors, the rules for special tokens, decoding, ByT5, and its declared memory.
+ */
 #define _GNU_SOURCE
 #include "../../../model/tokenizer/spiece_shim.h" /* private: the library, to compare with */
 #include "make_spiece.h"
@@ -153,10 +154,10 @@ static void expect_ids(kit *k, const char *text, size_t len, const uint32_t *wan
     }
 }
 
-#define EXPECT_IDS(k, text, ...)                                                                                               \
-    do {                                                                                                                       \
-        const uint32_t want_[] = {__VA_ARGS__};                                                                                \
-        expect_ids(k, text, sizeof(text) - 1, want_, sizeof want_ / sizeof *want_);                                            \
+#define EXPECT_IDS(k, text, ...)                                                                                       \
+    do {                                                                                                               \
+        const uint32_t want_[] = {__VA_ARGS__};                                                                        \
+        expect_ids(k, text, sizeof(text) - 1, want_, sizeof want_ / sizeof *want_);                                    \
     } while (0)
 
 static void expect_text(const kit *k, const uint32_t *ids, size_t count, const char *want, size_t want_len)
@@ -168,10 +169,10 @@ static void expect_text(const kit *k, const uint32_t *ids, size_t count, const c
     free(text);
 }
 
-#define EXPECT_TEXT(k, want, ...)                                                                                              \
-    do {                                                                                                                       \
-        const uint32_t ids_[] = {__VA_ARGS__};                                                                                 \
-        expect_text(k, ids_, sizeof ids_ / sizeof *ids_, want, sizeof(want) - 1);                                              \
+#define EXPECT_TEXT(k, want, ...)                                                                                      \
+    do {                                                                                                               \
+        const uint32_t ids_[] = {__VA_ARGS__};                                                                         \
+        expect_text(k, ids_, sizeof ids_ / sizeof *ids_, want, sizeof(want) - 1);                                      \
     } while (0)
 
 /* --- The reference's vectors --- */
@@ -372,7 +373,8 @@ static void test_extra_id_count(void **state)
     assert_int_equal(extra_ids_of(32099, NULL, NULL), 0);
     assert_int_equal(extra_ids_of(32128, "{\"extra_ids\": 7}", NULL), 7);
     assert_int_equal(extra_ids_of(32128, "{\"extra_ids\": 0}", NULL), 0);
-    assert_int_equal(extra_ids_of(32128, NULL, "{\"additional_special_tokens\": [\"<extra_id_0>\", \"<extra_id_1>\"]}"), 2);
+    assert_int_equal(extra_ids_of(32128, NULL, "{\"additional_special_tokens\": [\"<extra_id_0>\", \"<extra_id_1>\"]}"),
+                     2);
     assert_int_equal(extra_ids_of(32128, "{\"additional_special_tokens\": null}", NULL), 100);
 }
 
@@ -380,7 +382,8 @@ static void test_special_rules(void **state)
 {
     (void)state;
     kit k;
-    kit_with(&k, 32128, "{\"extra_ids\": 7, \"eos_token\": {\"content\": \"[E]\", \"rstrip\": true}}", NULL, "{\"<new>\": 32120}");
+    kit_with(&k, 32128, "{\"extra_ids\": 7, \"eos_token\": {\"content\": \"[E]\", \"rstrip\": true}}", NULL,
+             "{\"<new>\": 32120}");
     kit_start(&k);
     EXPECT_IDS(&k, "<extra_id_0>", 32006, 1);
     EXPECT_IDS(&k, "<extra_id_6>a", 32000, 3, 9, 1);
@@ -524,7 +527,10 @@ static blob byte_fallback_model(bool bpe)
         }
         spiece_piece(&o, "\xE2\x96\x81", 3, -2, 1);
         spiece_piece(&o, "a", 1, -3, 1);
-        spiece_piece(&o, "\xE2\x96\x81" "a", 4, -1, 1);
+        spiece_piece(&o,
+                     "\xE2\x96\x81"
+                     "a",
+                     4, -1, 1);
         spiece_piece(&o, "<2de>", 5, 0, 4);
         spiece_bytes(&o, 2, trainer, sizeof trainer);
     }
@@ -545,7 +551,10 @@ static void test_byte_fallback(void **state)
         EXPECT_IDS(&k, "a\xC3\xA4 a", 260, 2 + 0xC3, 2 + 0xA4, 260, 1);
         EXPECT_IDS(&k, "<2de> a", 258, 261, 260, 1);
         EXPECT_TEXT(&k, "a\xC3\xA4 a", 260, 2 + 0xC3, 2 + 0xA4, 260, 1);
-        EXPECT_TEXT(&k, "\xEF\xBF\xBD\xEF\xBF\xBD" "a\xEF\xBF\xBD", 2 + 0xE2, 2 + 0x82, 259, 2 + 0xF0);
+        EXPECT_TEXT(&k,
+                    "\xEF\xBF\xBD\xEF\xBF\xBD"
+                    "a\xEF\xBF\xBD",
+                    2 + 0xE2, 2 + 0x82, 259, 2 + 0xF0);
         EXPECT_TEXT(&k, "\xEF\xBF\xBD\xEF\xBF\xBD", 2 + 0xC0, 2 + 0x80);
         assert_int_equal(nw_tokenizer_unknown(k.tokenizer, "\xC3\xA4", 2, NULL, 0), 0);
         kit_end(&k);
@@ -556,10 +565,10 @@ static void test_byte_fallback(void **state)
 static void test_long_text(void **state)
 {
     (void)state;
-    size_t    len = (size_t)4 << 20, count = 0;
-    char     *text = malloc(len);
-    nw_error  err = {0};
-    kit       k;
+    size_t   len = (size_t)4 << 20, count = 0;
+    char    *text = malloc(len);
+    nw_error err = {0};
+    kit      k;
     for (size_t i = 0; i < len; i++)
         text[i] = "<extra_id_"[i % 10];
     kit_byt5(&k);
@@ -630,6 +639,9 @@ static void test_declared(void **state)
     skip(); /* a sanitizer's own memory is not the tokenizer's */
 }
 #else
+/* Put after a unigram model, it makes a BPE model of it: trainer_spec again, and the last model_type counts. */
+static const unsigned char bpe_again[] = {2 << 3 | 2, 2, 3 << 3, 2};
+
 static uint64_t resident(const char *key)
 {
     char     line[256];
@@ -644,9 +656,33 @@ static uint64_t resident(const char *key)
     return kib * 1024;
 }
 
+/* Code that is paged in is the process's base, not the tokenizer's: both encoders run once before anything is measured.
+ */
+static void warm(void)
+{
+    static char bytes[8192];
+    size_t      len = make_spiece(bytes, sizeof bytes - sizeof bpe_again, MAKE_SPIECE_PIECES_MIN);
+    uint32_t    ids[64];
+    for (int bpe = 0; bpe < 2; bpe++) {
+        kit k = {.files = {.name = "warm",
+                           .spiece = bytes,
+                           .spiece_bytes = len,
+                           .config = "{\"extra_ids\": 1}",
+                           .config_bytes = 16,
+                           .vocab_size = 1000,
+                           .eos_id = 1}};
+        memcpy(bytes + len, bpe_again, sizeof bpe_again);
+        k.files.spiece_bytes += (size_t)bpe * sizeof bpe_again;
+        kit_start(&k);
+        assert_int_equal(encode(&k, "a", 1, ids), 3);
+        kit_end(&k);
+    }
+}
+
 /* In a process of its own: exit status 0, or the line that failed. */
 static int declared_holds(const nw_tokenizer_files *files, size_t text_len)
 {
+    warm();
     nw_memory          mem;
     nw_error           err = {0};
     nw_tokenizer_facts facts;
@@ -661,7 +697,7 @@ static int declared_holds(const nw_tokenizer_files *files, size_t text_len)
     FILE *clear = fopen("/proc/self/clear_refs", "w"); /* 5: VmHWM starts again */
     if (clear == NULL || fputs("5", clear) < 0 || fclose(clear) != 0)
         return 77;
-    uint64_t before = resident("VmRSS:");
+    uint64_t before = resident("VmRSS:"), anon = resident("RssAnon:");
     if (nw_tokenizer_check(&mem, files, &facts, &err) != NW_OK || mem.peak > 1 << 20)
         return 1;
     nw_tokenizer_cost cost = nw_tokenizer_declared(&facts);
@@ -677,16 +713,16 @@ static int declared_holds(const nw_tokenizer_files *files, size_t text_len)
     nw_tokenizer_close(tokenizer);
     malloc_trim(0);
     uint64_t left = resident("VmRSS:");
-    if (left > before + (768 << 10)) { /* library code that was paged in, not data */
-        fprintf(stderr,"left %ld kB\n", (long)(left-before)/1024); 
-        return 6;}
+    if (resident("RssAnon:") > anon + (256 << 10)) /* the rest is code of the library, paged in from its file */
+        return 6;
     if (nw_pieces_open(&mem, files, &pieces, &err) != NW_OK || mem.live > cost.pieces)
         return 7;
     malloc_trim(0);
     if (resident("VmRSS:") > left + cost.pieces)
         return 8;
     printf("%s: %u pieces%s: peak %llu kB of %llu declared, text %zu\n", files->name, facts.piece_count,
-           facts.library ? " (library)" : "", (unsigned long long)peak / 1024, (unsigned long long)cost.peak / 1024, text_len);
+           facts.library ? " (library)" : "", (unsigned long long)peak / 1024, (unsigned long long)cost.peak / 1024,
+           text_len);
     fflush(stdout);
     return 0;
 }
@@ -707,7 +743,6 @@ static void expect_declared(const nw_tokenizer_files *files, size_t text_len)
 static void test_declared(void **state)
 {
     (void)state;
-    const unsigned char bpe[] = {2 << 3 | 2, 2, 3 << 3, 2}; /* trainer_spec again: the last model_type counts */
     mallopt(M_ARENA_MAX, 1);
     mallopt(M_MMAP_THRESHOLD, 128 << 10);
     mallopt(M_TRIM_THRESHOLD, 128 << 10);
@@ -722,10 +757,10 @@ static void test_declared(void **state)
             assert_int_equal(make_spiece(k.spiece.bytes, k.spiece.len, pieces), k.spiece.len);
             k.files.config = k.files.special = NULL;
         }
-        k.spiece.bytes = realloc(k.spiece.bytes, k.spiece.len + sizeof bpe);
-        memcpy(k.spiece.bytes + k.spiece.len, bpe, sizeof bpe);
+        k.spiece.bytes = realloc(k.spiece.bytes, k.spiece.len + sizeof bpe_again);
+        memcpy(k.spiece.bytes + k.spiece.len, bpe_again, sizeof bpe_again);
         k.files.spiece = k.spiece.bytes;
-        for (size_t added = 0; added <= sizeof bpe; added += sizeof bpe) {
+        for (size_t added = 0; added <= sizeof bpe_again; added += sizeof bpe_again) {
             k.files.spiece_bytes = k.spiece.len + added;
             expect_declared(&k.files, 100);
             expect_declared(&k.files, 60000);

@@ -445,7 +445,7 @@ static void test_damaged(void **state)
         put(&m, files[i].name, files[i].text);
     expect_left(&m, 3 * GIB + MIB - 4096, 4 * GIB, "memory.limit_in_bytes of /a/b");
     assert_int_equal(nw_system_cpus(m.proc.text, m.cgroup.text), 1);
-    for (unsigned run = 0; run < 4000; run++) {
+    for (unsigned run = 0; run < 1000; run++) {
         size_t at = draw(&seed) % count;
         char   text[512];
         size_t len = strlen(files[at].text);
