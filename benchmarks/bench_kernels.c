@@ -2,9 +2,9 @@
  *
  *   bench_kernels [VARIANT [K]]     VARIANT portable, avx2, avx512 or "best" (default); K elements in a row (2048)
  *
- * Working set: 256 MiB of weights (far beyond any cache), multiplied tile by tile of 2 MiB as the forward pass does, on huge
- * pages if the system gives them. Each figure is the median of 5 runs; the read rate is measured right before each product,
- * because the memory of a shared machine is not equally fast at all times. CSV on stdout. */
+ * Working set: 256 MiB of weights (far beyond any cache), multiplied tile by tile of 2 MiB as the forward pass does, on
+ * huge pages if the system gives them. Each figure is the median of 5 runs; the read rate is measured right before each
+ * product, because the memory of a shared machine is not equally fast at all times. CSV on stdout. */
 #define _DEFAULT_SOURCE
 #include "model/kernels.h"
 
@@ -115,7 +115,8 @@ int main(int argc, char **argv)
     size_t      k = argc > 2 ? (size_t)strtoul(argv[2], NULL, 10) : 2048;
     bench       b = {.kernels = strcmp(name, "best") == 0 ? nw_kernels_best() : nw_kernels_named(name), .k = k};
     if (b.kernels == NULL || k < 1 || k * 4 > TILE_BYTES) {
-        fprintf(stderr, "usage: bench_kernels [portable|avx2|avx512|best [K]], a variant that this CPU runs, K 1..%zu\n",
+        fprintf(stderr,
+                "usage: bench_kernels [portable|avx2|avx512|best [K]], a variant that this CPU runs, K 1..%zu\n",
                 TILE_BYTES / 4);
         return 2;
     }

@@ -1,10 +1,11 @@
-/* The budget curve: one model under several budgets, a CSV row each, with the disk's and the memory's own rates beside it.
+/* The budget curve: one model under several budgets, a CSV row each, beside the disk's and the memory's own rates.
  *
  *   budget_curve MODEL BUDGET ... [--input N] [--output N] [--threads N] [--io uring|threads]
  *
- * Each budget runs in a process of its own, so that its peak is its own. After the first token, real decode passes alternate with
- * read-only ones (the same tiles in the same order by the same reader, nothing computed): the machine's noise hits both alike, and
- * what is quoted is the median of the ratios of neighbouring pairs. Weights go past the page cache, so no cache needs dropping.
+ * Each budget runs in a process of its own, so that its peak is its own. After the first token, real decode passes
+ * alternate with read-only ones (the same tiles in the same order by the same reader, nothing computed): the machine's
+ * noise hits both alike, and what is quoted is the median of the ratios of neighbouring pairs. Weights go past the page
+ * cache, so no cache needs dropping.
  */
 #include "narrows.h"
 
@@ -83,9 +84,9 @@ static void print_row(const options *o, const nw_plan *p, const nw_model_info *i
     double ratio = p->read.next_pass > 0 ? median(t->ratio, t->count) : 0;
     double memory_limit = memory > 0 ? (double)info->decode_bytes / memory : 0;
     printf("%s,%llu,%llu,%zu,%zu,%u,%s,%s,%llu,%llu,%.4f,%.4f,%.4f,%.3f,%.2f,%.2f,%.4f,%.3f,%zu\n", o->model,
-           (unsigned long long)p->budget, (unsigned long long)st.peak_rss_bytes, o->input, o->output, st.threads, st.io, st.kernels,
-           (unsigned long long)p->read.next_pass, (unsigned long long)st.bytes_read, st.seconds_first_token, real, read, ratio,
-           read > 0 ? (double)p->read.next_pass / read * 1e-9 : 0, memory * 1e-9, memory_limit,
+           (unsigned long long)p->budget, (unsigned long long)st.peak_rss_bytes, o->input, o->output, st.threads, st.io,
+           st.kernels, (unsigned long long)p->read.next_pass, (unsigned long long)st.bytes_read, st.seconds_first_token,
+           real, read, ratio, read > 0 ? (double)p->read.next_pass / read * 1e-9 : 0, memory * 1e-9, memory_limit,
            memory_limit > 0 ? real / memory_limit : 0, t->count);
 }
 
@@ -164,10 +165,12 @@ int main(int argc, char **argv)
 {
     options o;
     if (!parse(argc, argv, &o)) {
-        fprintf(stderr, "usage: budget_curve MODEL BUDGET ... [--input N] [--output N] [--threads N] [--io uring|threads]\n");
+        fprintf(stderr,
+                "usage: budget_curve MODEL BUDGET ... [--input N] [--output N] [--threads N] [--io uring|threads]\n");
         return 2;
     }
-    printf("model,budget,peak,input_tokens,output_tokens,threads,io,kernels,bytes_per_token,bytes_read,seconds_first_token,"
+    printf("model,budget,peak,input_tokens,output_tokens,threads,io,kernels,bytes_per_token,bytes_read,"
+           "seconds_first_token,"
            "seconds_per_token,seconds_read_pass,ratio_to_read_pass,disk_gb_per_second,memory_gb_per_second,"
            "seconds_memory_limit,ratio_to_memory_limit,pairs\n");
     int status = 0;

@@ -1,6 +1,6 @@
 /* config.json to nw_config. Files in the wild leave keys out, contradict themselves and carry keys that mean nothing at
- * inference; the rules for each are those of the reference implementation (transformers, T5Config and its model classes),
- * with what only the tensors know left to nw_config_settle. */
+ * inference; the rules for each are those of the reference implementation (transformers, T5Config and its model
+ * classes), with what only the tensors know left to nw_config_settle. */
 #include "model/config.h"
 
 #include "base/json.h"
@@ -16,7 +16,7 @@ typedef struct {
     const char *name;
     nw_config  *config;
     uint64_t    num_layers, num_decoder_layers;
-    char        feed_forward_proj[VALUE_MAX], dense_act_fn[VALUE_MAX], model_type[VALUE_MAX], tokenizer_class[VALUE_MAX];
+    char feed_forward_proj[VALUE_MAX], dense_act_fn[VALUE_MAX], model_type[VALUE_MAX], tokenizer_class[VALUE_MAX];
     char        architecture[VALUE_MAX];
     int         tie, scale, is_encoder_decoder; /* -1: absent */
     int64_t     pad, start;                     /* -1: absent */
@@ -170,8 +170,8 @@ static nw_code on_event(void *user, const nw_json_event *e, nw_error *err)
         return read_eos(&s->reader, e, err);
     if (e->depth == 2 && strcmp(s->list, "decoder_start_token_id") == 0 && s->reader.start < 0)
         return read_id(&s->reader, e, "decoder_start_token_id", &s->reader.start, err);
-    if (e->depth == 2 && strcmp(s->list, "architectures") == 0 && e->type == NW_JSON_STRING && s->reader.architecture[0] == '\0' &&
-        e->text_len < VALUE_MAX) {
+    if (e->depth == 2 && strcmp(s->list, "architectures") == 0 && e->type == NW_JSON_STRING &&
+        s->reader.architecture[0] == '\0' && e->text_len < VALUE_MAX) {
         memcpy(s->reader.architecture, e->text, e->text_len);
         s->reader.architecture[e->text_len] = '\0';
     }
@@ -197,8 +197,9 @@ static bool activation_named(const char *name, nw_activation *ret)
     return false;
 }
 
-/* "relu", "gated-gelu" and so on. "gated-gelu" has meant gelu_new since T5 v1.1; dense_act_fn, where a t5 file has it, is what the
- * reference uses (T5Config passes stored keys to its base class last). Other model types derive it from their own default. */
+/* "relu", "gated-gelu" and so on. "gated-gelu" has meant gelu_new since T5 v1.1; dense_act_fn, where a t5 file has it,
+ * is what the reference uses (T5Config passes stored keys to its base class last). Other model types derive it from
+ * their own default. */
 static nw_code settle_activation(config_reader *r, nw_error *err)
 {
     nw_config  *c = r->config;
@@ -226,7 +227,8 @@ static nw_code settle_ids(config_reader *r, nw_error *err)
     for (uint32_t i = 0; i < c->eos_count; i++)
         highest = c->eos_ids[i] > highest ? c->eos_ids[i] : highest;
     if (highest >= c->vocab_size)
-        return nw_fail(err, NW_E_FORMAT, 0, "%s: token id %u is not below vocab_size %u", r->name, highest, c->vocab_size);
+        return nw_fail(err, NW_E_FORMAT, 0, "%s: token id %u is not below vocab_size %u", r->name, highest,
+                       c->vocab_size);
     return NW_OK;
 }
 
@@ -264,8 +266,9 @@ static nw_code settle_shape(config_reader *r, nw_error *err)
         return nw_fail(err, NW_E_FORMAT, 0, "%s: num_heads times d_kv is above %u", r->name, 1u << 22);
     /* A bucket table needs exact distances on each side, and a logarithmic part that grows. */
     if (c->bucket_count % 2 != 0 || c->bucket_count < 4 || c->bucket_distance <= c->bucket_count / 2) {
-        return nw_fail(err, NW_E_FORMAT, 0, "%s: %u relative attention buckets with a maximum distance of %u make no table",
-                       r->name, c->bucket_count, c->bucket_distance);
+        return nw_fail(err, NW_E_FORMAT, 0,
+                       "%s: %u relative attention buckets with a maximum distance of %u make no table", r->name,
+                       c->bucket_count, c->bucket_distance);
     }
     c->encoder_blocks = (uint32_t)r->num_layers;
     c->decoder_blocks = (uint32_t)(r->num_decoder_layers != 0 ? r->num_decoder_layers : r->num_layers);
@@ -277,7 +280,9 @@ static nw_code settle_shape(config_reader *r, nw_error *err)
 nw_code nw_config_parse(nw_memory *mem, const char *name, const char *json, size_t bytes, nw_config *ret, nw_error *err)
 {
     nw_config c = {.bucket_count = 32, .bucket_distance = 128, .norm_epsilon = 1e-6f};
-    config_scan s = {.reader = {.name = name, .config = &c, .tie = -1, .scale = -1, .is_encoder_decoder = -1, .pad = -1, .start = -1}};
+    config_scan s = {
+        .reader = {
+            .name = name, .config = &c, .tie = -1, .scale = -1, .is_encoder_decoder = -1, .pad = -1, .start = -1}};
     nw_code rc = nw_json_scan(mem, name, json, bytes, NULL, on_event, &s, err);
     if (rc == NW_OK)
         rc = settle_type(&s.reader, err);
@@ -289,7 +294,8 @@ nw_code nw_config_parse(nw_memory *mem, const char *name, const char *json, size
         rc = settle_ids(&s.reader, err);
     if (rc != NW_OK)
         return rc;
-    /* transformers 5 writes scale_decoder_outputs; before, T5 scaled whenever the head was tied, whatever the other types did. */
+    /* transformers 5 writes scale_decoder_outputs; before, T5 scaled whenever the head was tied, whatever the other
+     * types did. */
     bool scales = strcmp(c.model_type, "t5") == 0 && s.reader.tie != 0;
     c.scale_output = s.reader.scale >= 0 ? s.reader.scale == 1 : scales;
     c.head_tied = s.reader.tie != 0;
@@ -314,9 +320,9 @@ uint32_t nw_bucket_starts(const nw_config *c, bool bidirectional, uint32_t *star
     uint32_t exact = half / 2;
     for (uint32_t b = 0; b < exact; b++)
         starts[b] = b;
-    /* bucket(d) = exact + trunc(log(d / exact) / log(max / exact) * (half - exact)), capped at half - 1: so bucket exact + n
-     * starts at the first d with d >= exact * (max / exact)^(n / (half - exact)). The slack keeps exact powers (16, 32, 64 of
-     * the usual tables), which the reference's logarithms hit exactly. */
+    /* bucket(d) = exact + trunc(log(d / exact) / log(max / exact) * (half - exact)), capped at half - 1: so bucket
+     * exact + n starts at the first d with d >= exact * (max / exact)^(n / (half - exact)). The slack keeps exact
+     * powers (16, 32, 64 of the usual tables), which the reference's logarithms hit exactly. */
     for (uint32_t n = 0; exact + n < half; n++) {
         double start = exact * pow((double)c->bucket_distance / exact, (double)n / (half - exact));
         starts[exact + n] = (uint32_t)ceil(start - 1e-6);

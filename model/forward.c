@@ -1,10 +1,10 @@
 /* The forward pass: norms and residual sums on whole rows, matrix products tile by tile, attention head by head.
  *
  * A product walks over the tiles of its tensor; each tile is cut into strips, and a strip is one piece of work for one
- * worker: it computes the strip's rows for every column into the worker's own buffer, then joins them to the output. No sum
- * is ever split between workers, and where tiles and strips are cut follows from the tensor's shape, so the threads cannot
- * change a bit. Attention is two-pass (scores of all keys, softmax, values in key order), again with each head of each block
- * of queries computed by one worker.
+ * worker: it computes the strip's rows for every column into the worker's own buffer, then joins them to the output. No
+ * sum is ever split between workers, and where tiles and strips are cut follows from the tensor's shape, so the threads
+ * cannot change a bit. Attention is two-pass (scores of all keys, softmax, values in key order), again with each head
+ * of each block of queries computed by one worker.
  */
 #include "model/forward.h"
 
@@ -166,8 +166,8 @@ static void product_strip(void *ctx, size_t i, size_t worker)
     if (p->blas) {
         /* M is the sequence's own length, N the strip: both follow from shapes alone (promise 2). */
         const float *weights = strip_f32(p, w, rows * p->k, worker);
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)p->columns, (int)rows, (int)p->k, 1.0f, p->x, (int)p->k, weights,
-                    (int)p->k, 0.0f, out, (int)rows);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)p->columns, (int)rows, (int)p->k, 1.0f, p->x,
+                    (int)p->k, weights, (int)p->k, 0.0f, out, (int)rows);
     } else {
         for (size_t c = 0; c < p->columns; c += NW_COLS_MAX) {
             p->f->kernels->matmul[t->dtype](out + c * rows, rows, p->x + c * p->k, p->k,
@@ -207,8 +207,8 @@ static nw_code multiply(product *p, uint32_t tensor, nw_error *err)
 }
 
 /* ff = act(wi h), and for a gated model ff *= wi_1 h, tile by tile in turn; then x += wo ff. */
-static nw_code feed_forward(nw_forward *f, nw_stack stack, uint32_t block, const float *h, float *ff, float *x, size_t columns,
-                            bool blas, nw_error *err)
+static nw_code feed_forward(nw_forward *f, nw_stack stack, uint32_t block, const float *h, float *ff, float *x,
+                            size_t columns, bool blas, nw_error *err)
 {
     const nw_config *c = f->config;
     uint32_t         wi = nw_tensors_at(f->tensors, stack, block, NW_ROLE_WI);
@@ -290,8 +290,8 @@ static void encode_attention_piece(void *ctx, size_t i, size_t worker)
     float                      *scores = f->encode.scores + worker * NW_COLS_MAX * f->maxima.input_tokens;
     float                      *a = f->encode.a + first * inner + head * d;
 
-    f->kernels->matmul[NW_F32](scores, t, f->encode.q + first * inner + head * d, inner, queries, f->encode.k + head * d, inner,
-                               t, d);
+    f->kernels->matmul[NW_F32](scores, t, f->encode.q + first * inner + head * d, inner, queries,
+                               f->encode.k + head * d, inner, t, d);
     for (size_t q = 0; q < queries; q++) {
         encode_attention_bias(j, scores + q * t, first + q, head);
         f->kernels->softmax(scores + q * t, t);

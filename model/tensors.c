@@ -1,4 +1,5 @@
-/* The tensor table of a T5, its names, and the order in which passes walk over it. All of it follows from the configuration. */
+/* The tensor table of a T5, its names, and the order in which passes walk over it. All of it follows from the
+ * configuration. */
 #include "model/tensors.h"
 
 #include <stdio.h>
@@ -6,9 +7,10 @@
 
 static const nw_role encoder_roles[] = {NW_ROLE_NORM_SELF, NW_ROLE_BIAS,    NW_ROLE_Q,  NW_ROLE_K,   NW_ROLE_V,
                                         NW_ROLE_O,         NW_ROLE_NORM_FF, NW_ROLE_WI, NW_ROLE_WI1, NW_ROLE_WO};
-static const nw_role decoder_roles[] = {NW_ROLE_NORM_SELF, NW_ROLE_BIAS,       NW_ROLE_Q,       NW_ROLE_K,       NW_ROLE_V,
-                                        NW_ROLE_O,         NW_ROLE_NORM_CROSS, NW_ROLE_CROSS_Q, NW_ROLE_CROSS_K, NW_ROLE_CROSS_V,
-                                        NW_ROLE_CROSS_O,   NW_ROLE_NORM_FF,    NW_ROLE_WI,      NW_ROLE_WI1,     NW_ROLE_WO};
+static const nw_role decoder_roles[] = {NW_ROLE_NORM_SELF, NW_ROLE_BIAS,    NW_ROLE_Q,          NW_ROLE_K,
+                                        NW_ROLE_V,         NW_ROLE_O,       NW_ROLE_NORM_CROSS, NW_ROLE_CROSS_Q,
+                                        NW_ROLE_CROSS_K,   NW_ROLE_CROSS_V, NW_ROLE_CROSS_O,    NW_ROLE_NORM_FF,
+                                        NW_ROLE_WI,        NW_ROLE_WI1,     NW_ROLE_WO};
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
 /* Every block has every role of its stack in the table, so that an index is arithmetic; these two may be left out. */
@@ -94,7 +96,8 @@ static uint32_t stack_count(const nw_config *c, const nw_role *roles, size_t rol
 
 uint32_t nw_tensors_count(const nw_config *c)
 {
-    uint32_t count = 2 + stack_count(c, encoder_roles, COUNT(encoder_roles), c->encoder_blocks); /* embedding, final norm */
+    /* 2: the embedding and the final norm. */
+    uint32_t count = 2 + stack_count(c, encoder_roles, COUNT(encoder_roles), c->encoder_blocks);
     if (c->decoder_blocks > 0) {
         count += 1 + stack_count(c, decoder_roles, COUNT(decoder_roles), c->decoder_blocks);
         count += c->head_tied ? 0 : 1;
@@ -102,8 +105,8 @@ uint32_t nw_tensors_count(const nw_config *c)
     return count;
 }
 
-/* Adds the blocks of one stack and remembers where each role of block 0 and of block 1 stands: from block 1 on, all blocks have the
- * same roles, so the rest is arithmetic. */
+/* Adds the blocks of one stack and remembers where each role of block 0 and of block 1 stands: from block 1 on, all
+ * blocks have the same roles, so the rest is arithmetic. */
 static void fill_stack(const nw_config *c, nw_stack stack, const nw_role *roles, size_t role_count, uint32_t blocks,
                        nw_tensors *t)
 {
@@ -189,8 +192,9 @@ static const char *role_suffix(const nw_config *c, nw_stack stack, nw_role role)
 
 bool nw_tensor_name(const nw_config *c, const nw_tensor_need *need, uint32_t index, char *buf, size_t cap)
 {
-    /* Never lm_head: MADLAD files hold no shared.weight, and a loader that took lm_head for the input produced garbage. */
-    static const char *const embed_names[] = {"shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"};
+    /* Never lm_head: MADLAD files hold no shared.weight, and taking lm_head for the input produces garbage. */
+    static const char *const embed_names[] = {"shared.weight", "encoder.embed_tokens.weight",
+                                              "decoder.embed_tokens.weight"};
     const char              *stack = need->stack == NW_STACK_DECODER ? "decoder" : "encoder";
     if (need->role == NW_ROLE_EMBED) {
         if (index >= COUNT(embed_names))
@@ -222,7 +226,8 @@ nw_code nw_config_settle(nw_config *c, const nw_tensor_lookup *lookup, nw_error 
         !lookup->has(lookup->user, "decoder.block.0.layer.0.SelfAttention.q.weight"))
         c->decoder_blocks = 0;
     c->head_tied = !lookup->has(lookup->user, "lm_head.weight");
-    c->bias_per_block = lookup->has(lookup->user, "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight");
+    c->bias_per_block =
+        lookup->has(lookup->user, "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight");
     return NW_OK;
 }
 
@@ -251,7 +256,8 @@ static void push_tensor(step_sink *s, const nw_tensors *t, uint32_t tensor)
         push(s, tensor, i);
 }
 
-static void push_roles(step_sink *s, const nw_tensors *t, nw_stack stack, uint32_t block, const nw_role *roles, size_t n)
+static void push_roles(step_sink *s, const nw_tensors *t, nw_stack stack, uint32_t block, const nw_role *roles,
+                       size_t n)
 {
     for (size_t i = 0; i < n; i++)
         push_tensor(s, t, nw_tensors_at(t, stack, block, roles[i]));

@@ -38,8 +38,8 @@ static void place_vectors(nw_parts *p, nw_arena *a, const nw_model *m)
 }
 
 /* A pool of pages for `lanes` sequences, and the tables that point into it. */
-static void place_kv(const nw_config *c, nw_arena *a, nw_kv **ret_kv, float ***ret_table, float **ret_pool, size_t lanes,
-                     uint32_t positions, uint32_t pages)
+static void place_kv(const nw_config *c, nw_arena *a, nw_kv **ret_kv, float ***ret_table, float **ret_pool,
+                     size_t lanes, uint32_t positions, uint32_t pages)
 {
     size_t floats = nw_kv_page_floats(c, positions);
     *ret_kv = nw_carve(a, lanes, sizeof **ret_kv, 64);
@@ -81,7 +81,8 @@ void nw_parts_layout(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape
     p->pins = nw_carve(a, m->step_count[NW_PASS_DECODE], sizeof *p->pins, 64);
     p->embed_pins = nw_carve(a, nw_embed_tiles(m), sizeof *p->embed_pins, 64);
     p->lanes = nw_carve(a, x->lanes, sizeof *p->lanes, 64);
-    p->request_ids = nw_carve(a, (x->lanes + NW_WAITING_MAX) * (x->input_tokens + x->output_tokens), sizeof *p->request_ids, 64);
+    p->request_ids =
+        nw_carve(a, (x->lanes + NW_WAITING_MAX) * (x->input_tokens + x->output_tokens), sizeof *p->request_ids, 64);
     p->row_ids = nw_carve(a, NW_ROW_CACHE, sizeof *p->row_ids, 64);
     p->row_cache = nw_carve(a, NW_ROW_CACHE, row, 64);
     p->row_buffers = nw_carve(a, NW_ROW_BATCH, s->row_bytes, s->align);

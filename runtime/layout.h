@@ -1,5 +1,5 @@
-/* The session's arena: what is in it and where. Laid out twice by the same code: once with no base, to learn its size for the
- * plan, once over the mapping.
+/* The session's arena: what is in it and where. Laid out twice by the same code: once with no base, to learn its size
+ * for the plan, once over the mapping.
  *
  *   [ index | buffers | K and V | rows | window slots | region: pins, its tail overlaid by the encoder's scratch ]
  */
@@ -69,8 +69,8 @@ typedef struct {
     size_t index_bytes, vector_bytes, activation_bytes, self_bytes, cross_bytes, window_bytes, encode_bytes;
 } nw_parts;
 
-/* Carves everything; p->forward's config, tensors, kernels and maxima are set from the model and the shape. Places for the encoder's
- * scratch are carved from the region's end by nw_parts_encode. */
+/* Carves everything; p->forward's config, tensors, kernels and maxima are set from the model and the shape. Places for
+ * the encoder's scratch are carved from the region's end by nw_parts_encode. */
 void nw_parts_layout(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape *s);
 
 /* Bytes of an encoder pass's scratch. */

@@ -1,5 +1,5 @@
-/* Opening a model: the loader finds tensors by name, the configuration says which ones must be there and of what shape, and this
- * file joins the two. Nothing of the weights is read. */
+/* Opening a model: the loader finds tensors by name, the configuration says which ones must be there and of what shape,
+ * and this file joins the two. Nothing of the weights is read. */
 #include "model_state.h"
 
 #include "system.h"
@@ -15,7 +15,8 @@ nw_extent nw_model_extent(const nw_model *m, nw_step step)
 {
     const nw_place *p = &m->places[step.tensor];
     uint64_t        offset = p->tensor->offset + nw_cut_first(&p->cut, step.tile) * p->row_bytes;
-    return nw_file_extent(nw_checkpoint_file(m->checkpoint, p->tensor->file), offset, nw_model_tile_rows(m, step) * p->row_bytes);
+    return nw_file_extent(nw_checkpoint_file(m->checkpoint, p->tensor->file), offset,
+                          nw_model_tile_rows(m, step) * p->row_bytes);
 }
 
 const nw_file *nw_model_tensor_file(const nw_model *m, uint32_t tensor)
@@ -60,7 +61,8 @@ static nw_code read_config(nw_model *m, nw_io *io, nw_error *err)
         return nw_fail(err, NW_E_ARG, 0, "'%s': the path is too long", m->path);
     char   *json = NULL;
     size_t  bytes = 0;
-    nw_code rc = nw_file_read_whole(&m->memory, NW_TAG_INDEX, io, path, CONFIG_BYTES_MAX, &json, &bytes, &m->open_bytes, err);
+    nw_code rc =
+        nw_file_read_whole(&m->memory, NW_TAG_INDEX, io, path, CONFIG_BYTES_MAX, &json, &bytes, &m->open_bytes, err);
     if (rc != NW_OK)
         return rc;
     rc = nw_config_parse(&m->memory, path, json, bytes, &m->config, err);
@@ -83,15 +85,17 @@ static nw_code check_shape(const nw_model *m, const nw_tensor_need *need, const 
                             : t->dim_count == 2 && t->dims[0] == need->rows && t->dims[1] == need->cols;
     if (!fits) {
         char want[64], have[128] = "";
-        snprintf(want, sizeof want, flat ? "[%llu]" : "[%llu, %llu]", (unsigned long long)(flat ? need->cols : need->rows),
-                 (unsigned long long)need->cols);
+        snprintf(want, sizeof want, flat ? "[%llu]" : "[%llu, %llu]",
+                 (unsigned long long)(flat ? need->cols : need->rows), (unsigned long long)need->cols);
         for (uint32_t i = 0, at = 0; i < t->dim_count && at < sizeof have - 24; i++)
-            at += (uint32_t)snprintf(have + at, sizeof have - at, i == 0 ? "%llu" : ", %llu", (unsigned long long)t->dims[i]);
-        return nw_fail(err, NW_E_FORMAT, 0, "%s: tensor %s has the shape [%s]; config.json asks for %s", path, t->name, have, want);
+            at += (uint32_t)snprintf(have + at, sizeof have - at, i == 0 ? "%llu" : ", %llu",
+                                     (unsigned long long)t->dims[i]);
+        return nw_fail(err, NW_E_FORMAT, 0, "%s: tensor %s has the shape [%s]; config.json asks for %s", path, t->name,
+                       have, want);
     }
     if (!t->known) {
-        return nw_fail(err, NW_E_UNSUPPORTED, 0, "%s: tensor %s has the type %s; only F32, BF16 and F16 can be run", path, t->name,
-                       t->dtype_name);
+        return nw_fail(err, NW_E_UNSUPPORTED, 0, "%s: tensor %s has the type %s; only F32, BF16 and F16 can be run",
+                       path, t->name, t->dtype_name);
     }
     return NW_OK;
 }

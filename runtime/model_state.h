@@ -57,11 +57,11 @@ const char    *nw_model_tensor_path(const nw_model *m, uint32_t tensor);
 /* A reader for headers and small files: opened for one purpose, closed again. */
 NW_MUST_USE nw_code nw_model_io_open(nw_model *m, nw_io **ret_io, nw_error *err);
 
-/* Makes the table of pieces if it is not there yet, so that later decoding allocates nothing. NW_E_TOKENIZER: the model has no
- * usable tokenizer. */
+/* Makes the table of pieces if it is not there yet, so that later decoding allocates nothing. NW_E_TOKENIZER: the model
+ * has no usable tokenizer. */
 NW_MUST_USE nw_code nw_model_text_load(nw_model *m, nw_error *err);
 
-/* What the tokenizer costs and how many bytes its files have, from the files alone; all zero when the model has none. */
+/* What the tokenizer costs and how many bytes its files have, from the files alone; zero when the model has none. */
 NW_MUST_USE nw_code nw_model_tokenizer_facts(nw_model *m, nw_tokenizer_cost *ret_cost, uint64_t *ret_file_bytes,
                                              nw_error *err);
 

@@ -1,6 +1,6 @@
-/* The text side of a model: finding the tokenizer's files, and the two things made from them. The encoder (the sentencepiece
- * library's model) is large and short-lived; the pieces (our own table for decoding) are small and stay. The files are read
- * once a run, whichever of the two is asked for first. */
+/* The text side of a model: finding the tokenizer's files, and the two things made from them. The encoder (the
+ * sentencepiece library's model) is large and short-lived; the pieces (our own table for decoding) are small and stay.
+ * The files are read once a run, whichever of the two is asked for first. */
 #define _DEFAULT_SOURCE
 #include "declared.h"
 #include "model_state.h"
@@ -61,7 +61,8 @@ static bool join_path(char *buf, const char *dir, const char *name)
 /* The directory that holds the tokenizer's files, and the sentencepiece file in it ("" if there is none). */
 static nw_code find_files(const nw_model *m, char dir[PATH_BYTES], char spiece[PATH_BYTES], nw_error *err)
 {
-    static const char *const names[] = {"spiece.model", "tokenizer.model", "sentencepiece.model", "sentencepiece.bpe.model"};
+    static const char *const names[] = {"spiece.model", "tokenizer.model", "sentencepiece.model",
+                                        "sentencepiece.bpe.model"};
     struct stat              st;
     const char              *from = m->tokenizer != NULL ? m->tokenizer : nw_checkpoint_dir(m->checkpoint);
     spiece[0] = '\0';
@@ -90,7 +91,7 @@ static nw_code find_files(const nw_model *m, char dir[PATH_BYTES], char spiece[P
 static nw_code read_document(nw_model *m, nw_io *io, const char *path, size_t max, document *ret, nw_error *err)
 {
     nw_code rc = nw_file_read_whole(&m->memory, NW_TAG_TOKENIZER, io, path, max, &ret->data, &ret->bytes, NULL, err);
-    /* Whatever is wrong with a tokenizer's file, the model itself may still run from ids: the code says which part it is. */
+    /* Whatever is wrong with a tokenizer's file, the model itself may still run from ids: the code says which part. */
     if (rc == NW_E_FORMAT || rc == NW_E_IO)
         err->code = rc = NW_E_TOKENIZER;
     return rc;
@@ -134,7 +135,8 @@ static nw_code read_files(nw_model *m, text_files *f, nw_error *err)
         rc = read_document(m, io, f->path, SPIECE_BYTES_MAX, &f->spiece, err);
     if (rc == NW_OK && f->spiece.data == NULL && !bytes) {
         bool fast = join_path(other, dir, "tokenizer.json") && exists(other);
-        rc = nw_fail(err, NW_E_TOKENIZER, 0, "no spiece.model in '%s'%s", dir, fast ? "; tokenizer.json alone cannot be used" : "");
+        rc = nw_fail(err, NW_E_TOKENIZER, 0, "no spiece.model in '%s'%s", dir,
+                     fast ? "; tokenizer.json alone cannot be used" : "");
     }
     nw_io_close(io);
     return rc;
@@ -177,8 +179,8 @@ static nw_code learn_facts(nw_model *m, const text_files *f, nw_error *err)
     return NW_OK;
 }
 
-/* Loading and encoding are the first large things a process does: refused before they start if the budget cannot hold them.
- * bytes   resident, beyond the program and the model's index. */
+/* Loading and encoding are the first large things a process does: refused before they start if the budget cannot hold
+ * them. `bytes`: resident, beyond the program and the model's index. */
 static nw_code check_budget(const nw_model *m, uint64_t bytes, const char *what, nw_error *err)
 {
     uint64_t needed = NW_DECLARED_PROCESS + m->memory.tag_live[NW_TAG_INDEX] + bytes;
@@ -186,7 +188,8 @@ static nw_code check_budget(const nw_model *m, uint64_t bytes, const char *what,
     if (m->budget_bytes == 0 || needed <= m->budget_bytes)
         return NW_OK;
     char    size[16];
-    nw_code rc = nw_fail(err, NW_E_BUDGET, 0, "the budget is too small: %s needs %s", what, nw_bytes_format(needed, true, size));
+    nw_code rc =
+        nw_fail(err, NW_E_BUDGET, 0, "the budget is too small: %s needs %s", what, nw_bytes_format(needed, true, size));
     if (err != NULL)
         err->bytes_needed = needed;
     return rc;
@@ -259,7 +262,8 @@ nw_code nw_model_tokenizer_describe(nw_model *m, nw_tokenizer_info *ret, nw_erro
     return NW_OK;
 }
 
-nw_code nw_model_encode_text(nw_model *m, const char *text, size_t len, uint32_t *ids, size_t cap, size_t *ret_count, nw_error *err)
+nw_code nw_model_encode_text(nw_model *m, const char *text, size_t len, uint32_t *ids, size_t cap, size_t *ret_count,
+                             nw_error *err)
 {
     nw_code rc = load_text(m, true, err);
     if (rc != NW_OK)
@@ -295,7 +299,8 @@ size_t nw_model_decode_text(nw_model *m, nw_text *text, uint32_t id, char *buf, 
         return 0;
     nw_decoder d = {.started = text->started, .held_count = text->held_count};
     memcpy(d.held, text->held, sizeof d.held);
-    size_t len = id == NW_TEXT_END ? nw_pieces_decode_end(m->pieces, &d, buf, cap) : nw_pieces_decode(m->pieces, &d, id, buf, cap);
+    size_t len = id == NW_TEXT_END ? nw_pieces_decode_end(m->pieces, &d, buf, cap)
+                                   : nw_pieces_decode(m->pieces, &d, id, buf, cap);
     text->started = d.started;
     text->held_count = d.held_count;
     memcpy(text->held, d.held, sizeof d.held);

@@ -1,8 +1,8 @@
-/* From a budget to a plan. The order of claims: what the process and its threads cost anyway, what every request needs, a
- * window, the encoder's scratch; all that is left is for pins, whose last part the scratch may overlay.
+/* From a budget to a plan. The order of claims: what the process and its threads cost anyway, what every request needs,
+ * a window, the encoder's scratch; all that is left is for pins, whose last part the scratch may overlay.
  *
- * Pins are spread evenly over the schedule by bytes, so that reading and computing overlap all along: between two streamed tiles
- * there is always about the same amount of resident work.
+ * Pins are spread evenly over the schedule by bytes, so that reading and computing overlap all along: between two
+ * streamed tiles there is always about the same amount of resident work.
  */
 #include "plan.h"
 
@@ -23,8 +23,8 @@ enum {
     SLOTS_MAX = 64,
 };
 
-/* The window holds what the disk delivers between two reaps: eight tiles of bf16, with their alignment, are 8 ms at 2 GB/s, far longer
- * than a tile takes to multiply. */
+/* The window holds what the disk delivers between two reaps: eight tiles of bf16, with their alignment, are 8 ms at
+ * 2 GB/s, far longer than a tile takes to multiply. */
 #define WINDOW_USUAL ((uint64_t)17 << 20)
 
 /* Assumed for predictions unless the caller knows better: an NVMe disk that is shared, one core's reading of memory. */
@@ -61,7 +61,8 @@ static size_t read_align(const nw_model *m)
 static size_t place_bytes(const nw_model *m, size_t align, size_t i)
 {
     size_t  steps = m->step_count[NW_PASS_DECODE];
-    nw_step step = i < steps ? m->steps[NW_PASS_DECODE][i] : (nw_step){.tensor = m->tensors.embed, .tile = (uint32_t)(i - steps)};
+    nw_step step =
+        i < steps ? m->steps[NW_PASS_DECODE][i] : (nw_step){.tensor = m->tensors.embed, .tile = (uint32_t)(i - steps)};
     return (size_t)nw_round_up(nw_model_extent(m, step).bytes, align);
 }
 
@@ -98,8 +99,8 @@ static nw_code shape_make(const nw_model *m, const nw_session_options *o, nw_blu
 /* ---- the budget ---- */
 
 /* Fills plan.part for a shape; returns what is needed in all without the reserve. */
-static uint64_t claim(const nw_model *m, const nw_session_options *o, const nw_tokenizer_cost *cost, uint64_t unforeseen,
-                      nw_blueprint *b)
+static uint64_t claim(const nw_model *m, const nw_session_options *o, const nw_tokenizer_cost *cost,
+                      uint64_t unforeseen, nw_blueprint *b)
 {
     nw_plan *p = &b->plan;
     nw_arena a = nw_arena_measure();
@@ -123,9 +124,10 @@ static uint64_t claim(const nw_model *m, const nw_session_options *o, const nw_t
     p->part.activations = parts.activation_bytes;
     p->part.encode = parts.encode_bytes;
     p->part.window = parts.window_bytes;
-    p->part.pins = a.used - parts.index_bytes - parts.vector_bytes - parts.self_bytes - parts.cross_bytes - parts.activation_bytes -
-                   parts.window_bytes;
-    return p->part.process + p->part.threads + p->part.io + p->part.tokenizer + m->memory.tag_live[NW_TAG_INDEX] + a.used;
+    p->part.pins = a.used - parts.index_bytes - parts.vector_bytes - parts.self_bytes - parts.cross_bytes -
+                   parts.activation_bytes - parts.window_bytes;
+    return p->part.process + p->part.threads + p->part.io + p->part.tokenizer + m->memory.tag_live[NW_TAG_INDEX] +
+           a.used;
 }
 
 /* The smallest budget whose reserve leaves `needed`. */
@@ -138,8 +140,8 @@ static uint64_t with_reserve(uint64_t needed)
 }
 
 /* The window for a budget: the usual one if it fits, else as many slots as do. Returns what is needed in all. */
-static uint64_t choose_window(const nw_model *m, const nw_session_options *o, const nw_tokenizer_cost *cost, uint64_t unforeseen,
-                              uint64_t room, nw_blueprint *b)
+static uint64_t choose_window(const nw_model *m, const nw_session_options *o, const nw_tokenizer_cost *cost,
+                              uint64_t unforeseen, uint64_t room, nw_blueprint *b)
 {
     nw_shape *s = &b->shape;
     uint64_t  slots = (o->window_bytes != 0 ? o->window_bytes : WINDOW_USUAL) / s->slot_bytes;
@@ -290,7 +292,8 @@ static void predict(const nw_model *m, const nw_session_options *o, nw_blueprint
                                    (uint64_t)((double)(info.encoder_bytes + info.cross_bytes) / per_weight),
                                    b->shape.maxima.input_tokens);
     double   first = pass_seconds(p, p->read.first_pass, info.decode_bytes, 0, 1);
-    p->seconds_first_token = (double)(p->read.open + p->read.vectors + p->read.tokenizer) / p->disk_rate + encode + first;
+    p->seconds_first_token =
+        (double)(p->read.open + p->read.vectors + p->read.tokenizer) / p->disk_rate + encode + first;
     p->seconds_per_token = pass_seconds(p, p->read.next_pass, info.decode_bytes, 0, 1);
 }
 
@@ -318,16 +321,16 @@ static nw_code too_small(const nw_plan *p, uint64_t budget, const nw_maxima *max
 {
     char    have[16], need[16];
     nw_code rc = nw_fail(err, NW_E_BUDGET, 0, "budget %s is too small: needs %s for %zu tokens in, %zu out",
-                         nw_bytes_format(budget, false, have), nw_bytes_format(p->smallest, true, need), maxima->input_tokens,
-                         maxima->output_tokens);
+                         nw_bytes_format(budget, false, have), nw_bytes_format(p->smallest, true, need),
+                         maxima->input_tokens, maxima->output_tokens);
     if (err != NULL)
         err->bytes_needed = p->smallest;
     return rc;
 }
 
-/* The smallest budget, from the smallest window; the tokenizer, which is loaded and gone before the rest, may need more. */
-static uint64_t smallest_budget(const nw_model *m, const nw_session_options *o, const nw_tokenizer_cost *cost, uint64_t tokenizer_bytes,
-                                uint64_t unforeseen, nw_blueprint *b)
+/* The smallest budget, from the smallest window; the tokenizer, loaded and gone before the rest, may need more. */
+static uint64_t smallest_budget(const nw_model *m, const nw_session_options *o, const nw_tokenizer_cost *cost,
+                                uint64_t tokenizer_bytes, uint64_t unforeseen, nw_blueprint *b)
 {
     nw_plan *p = &b->plan;
     uint64_t needed = choose_window(m, o, cost, unforeseen, 0, b);
@@ -364,7 +367,8 @@ nw_code nw_blueprint_make(nw_model *m, const nw_session_options *o, uint64_t unf
     NW_CHECK(needed <= room);
     uint64_t schedule = size_region(m, o, room - needed, b);
     p->decode_tiles = b->pin_count;
-    p->budget_all_resident = with_reserve(needed - b->plan.part.pins + nw_max_u64(schedule + b->shape.align, p->part.encode));
+    p->budget_all_resident =
+        with_reserve(needed - b->plan.part.pins + nw_max_u64(schedule + b->shape.align, p->part.encode));
     claim(m, o, &cost, unforeseen, b);
     count_reads(m, b, tokenizer_bytes);
     predict(m, o, b);

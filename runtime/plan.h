@@ -17,7 +17,7 @@ typedef struct {
 /* Makes the plan.
  * unforeseen  resident bytes of the process beyond what is declared, as a session measured them; 0 for a plan alone.
  * Memory      pin_at and embed_at are from the model's account; nw_blueprint_free gives them back, also after an error.
- * Errors      NW_E_BUDGET: ret->plan is filled all the same, as if the budget were the smallest; NW_E_ARG; NW_E_MEMORY. */
+ * Errors      NW_E_BUDGET: ret->plan is filled all the same, as for the smallest budget; NW_E_ARG; NW_E_MEMORY. */
 NW_MUST_USE nw_code nw_blueprint_make(nw_model *m, const nw_session_options *o, uint64_t unforeseen, nw_blueprint *ret,
                                       nw_error *err);
 void nw_blueprint_free(nw_model *m, nw_blueprint *b);

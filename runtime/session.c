@@ -1,8 +1,9 @@
-/* A session: the model at work. It owns the arena, the workers, the reader and the clock, and runs one pass at a time over the
- * window for all requests in lanes. After nw_session_open nothing here allocates: the account is sealed.
+/* A session: the model at work. It owns the arena, the workers, the reader and the clock, and runs one pass at a time
+ * over the window for all requests in lanes. After nw_session_open nothing here allocates: the account is sealed.
  *
- * Life of a request: WAITING (ids copied) -> a lane is free: encoded, cross-attention K and V made -> LIVE: one token a pass ->
- * done. A failed or stopped pass drops all requests, forgets what was read ahead, and leaves the session usable.
+ * Life of a request: WAITING (ids copied) -> a lane is free: encoded, cross-attention K and V made -> LIVE: one token a
+ * pass -> done. A failed or stopped pass drops all requests, forgets what was read ahead, and leaves a usable
+ * session.
  */
 #include "session_state.h"
 
@@ -17,7 +18,8 @@
 static void report_progress(nw_session *s, uint32_t tensor)
 {
     const nw_tensor_need *n = &s->model->tensors.list[tensor];
-    s->progress_block = n->role == NW_ROLE_HEAD || n->role == NW_ROLE_EMBED ? s->model->config.decoder_blocks : n->block;
+    s->progress_block =
+        n->role == NW_ROLE_HEAD || n->role == NW_ROLE_EMBED ? s->model->config.decoder_blocks : n->block;
     if (s->progress == NULL)
         return;
     double now = nw_system_seconds();
@@ -105,8 +107,8 @@ static nw_code check_request(const nw_session *s, const nw_request *q, nw_error 
                        max->input_tokens);
     }
     if (q->max_new_tokens > max->output_tokens) {
-        return nw_fail(err, NW_E_ARG, 0, "%zu new tokens are asked for; this session gives at most %zu", q->max_new_tokens,
-                       max->output_tokens);
+        return nw_fail(err, NW_E_ARG, 0, "%zu new tokens are asked for; this session gives at most %zu",
+                       q->max_new_tokens, max->output_tokens);
     }
     if (q->forced_count > (q->max_new_tokens != 0 ? q->max_new_tokens : max->output_tokens))
         return nw_fail(err, NW_E_ARG, 0, "more tokens are forced than the answer may have");
@@ -413,7 +415,8 @@ nw_code nw_session_read_pass(nw_session *s, uint64_t *ret_bytes, double *ret_sec
     begin_pass(s, NW_PASS_DECODE, NW_PASS_DECODE);
     for (size_t i = 0; i < m->step_count[NW_PASS_DECODE] && rc == NW_OK; i++) {
         nw_tile tile;
-        rc = nw_window_acquire(&s->window, m->steps[NW_PASS_DECODE][i].tensor, m->steps[NW_PASS_DECODE][i].tile, &tile, err);
+        rc = nw_window_acquire(&s->window, m->steps[NW_PASS_DECODE][i].tensor, m->steps[NW_PASS_DECODE][i].tile, &tile,
+                               err);
         if (rc == NW_OK)
             nw_window_release(&s->window, &tile);
     }

@@ -1,5 +1,5 @@
-/* Opening and closing a session. The order is the budget's: give back what start-up needed, start threads and the reader, look
- * at what the process has resident by then, plan, map the arena (untouched), read the small tensors, seal. */
+/* Opening and closing a session. The order is the budget's: give back what start-up needed, start threads and the
+ * reader, look at what the process has resident by then, plan, map the arena (untouched), read small tensors, seal. */
 #define _DEFAULT_SOURCE
 #include "declared.h"
 #include "session_state.h"
@@ -22,8 +22,8 @@ static nw_code check_available(const nw_session_options *o, uint64_t budget, nw_
                    nw_bytes_format(budget, false, want), nw_bytes_format(available, false, have), machine.limited_by);
 }
 
-/* Resident memory beyond what the table declares: another library, another build of libc. It is taken from the plan, so that the
- * budget holds all the same. Not under sanitizers, whose shadow memory would count. */
+/* Resident memory beyond what the table declares: another library, another build of libc. It is taken from the plan, so
+ * that the budget holds all the same. Not under sanitizers, whose shadow memory would count. */
 static uint64_t measure_unforeseen(const nw_session *s, const nw_session_options *o)
 {
 #ifdef NW_SANITIZED
@@ -32,7 +32,7 @@ static uint64_t measure_unforeseen(const nw_session *s, const nw_session_options
     return 0;
 #else
     const nw_plan *p = &s->blueprint.plan;
-    uint64_t       known = p->part.process + s->blueprint.threads * NW_DECLARED_THREAD + p->part.io + s->model->memory.live +
+    uint64_t known = p->part.process + s->blueprint.threads * NW_DECLARED_THREAD + p->part.io + s->model->memory.live +
                      s->memory.tag_live[NW_TAG_SESSION];
     if (o->keep_tokenizer)
         known += p->part.tokenizer;
@@ -40,7 +40,8 @@ static uint64_t measure_unforeseen(const nw_session *s, const nw_session_options
     if (resident <= known)
         return 0;
     char excess[16];
-    nw_log_line(&o->log, NW_LOG_WARN, "this process has %s resident beyond what is planned for; the plan makes room for it",
+    nw_log_line(&o->log, NW_LOG_WARN,
+                "this process has %s resident beyond what is planned for; the plan makes room for it",
                 nw_bytes_format(resident - known, true, excess));
     return resident - known;
 #endif
@@ -178,7 +179,8 @@ nw_code nw_session_open(nw_model *m, const nw_session_options *options, nw_sessi
 {
     double     start = nw_system_seconds();
     nw_memory  mem;
-    nw_memory_init(&mem, options->budget_bytes != 0 ? options->budget_bytes : UINT64_MAX, m->hooks != NULL ? m->hooks->memory : NULL);
+    nw_memory_init(&mem, options->budget_bytes != 0 ? options->budget_bytes : UINT64_MAX,
+                   m->hooks != NULL ? m->hooks->memory : NULL);
     nw_session *s = nw_memory_alloc(&mem, NW_TAG_SESSION, 1, sizeof *s);
     if (s == NULL)
         return nw_memory_fail(&mem, err, sizeof *s, "session");

@@ -1,6 +1,7 @@
-/* One 64-bit word holds the job's number, its number of pieces and the next piece to claim. A worker that claims a piece with
- * compare-and-swap has thereby proved that the job is still the one it saw: the caller cannot return, and so cannot set up
- * another job, before that piece is done. So a worker that wakes late needs no farewell: its stale claim just fails. */
+/* One 64-bit word holds the job's number, its number of pieces and the next piece to claim. A worker that claims a
+ * piece with compare-and-swap has thereby proved that the job is still the one it saw: the caller cannot return, and so
+ * cannot set up another job, before that piece is done. So a worker that wakes late needs no farewell: its stale claim
+ * just fails. */
 #include "team.h"
 
 #include <pthread.h>

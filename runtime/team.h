@@ -1,7 +1,7 @@
 /* The worker team: a fixed set of threads that share the pieces of one job at a time. The calling thread is worker 0.
  *
- * Made for many short jobs (a strip takes tens of microseconds): pieces are claimed with one compare-and-swap, workers spin for
- * a moment before they sleep, and a job does not wait for a worker that has claimed nothing.
+ * Made for many short jobs (a strip takes tens of microseconds): pieces are claimed with one compare-and-swap, workers
+ * spin for a moment before they sleep, and a job does not wait for a worker that has claimed nothing.
  */
 #ifndef NW_RUNTIME_TEAM_H
 #define NW_RUNTIME_TEAM_H
@@ -16,8 +16,9 @@ nw_workers *nw_workers_close(nw_workers *workers); /* takes NULL; returns NULL *
 
 size_t nw_workers_count(const nw_workers *workers);
 
-/* Calls fn(ctx, i, worker) once for every i < n, n <= NW_PIECES_MAX, and returns when all are done. The order and the worker
- * of a piece are left to chance: a piece's result must not depend on them. `workers` is an nw_workers: the signature is nw_team's. */
+/* Calls fn(ctx, i, worker) once for every i < n, n <= NW_PIECES_MAX, and returns when all are done. The order and the
+ * worker of a piece are left to chance: a piece's result must not depend on them. `workers` is an nw_workers: the
+ * signature is nw_team's. */
 #define NW_PIECES_MAX ((size_t)1 << 20)
 void nw_workers_run(void *workers, void (*fn)(void *ctx, size_t i, size_t worker), void *ctx, size_t n);
 

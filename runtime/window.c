@@ -94,7 +94,7 @@ static void slot_done(nw_window *w, nw_slot *s, int os_errno)
     drop_cached(w, step_of(w, (nw_visit){s->pass, s->step}));
 }
 
-/* Takes what has arrived; with `wait`, at least one thing if any is in flight. Rows are told apart by the caller's bit set. */
+/* Takes what has arrived; with `wait`, at least one thing if any is in flight. Rows are told apart by bits. */
 static void reap(nw_window *w, bool wait, uint32_t *rows_done, int *row_errno)
 {
     nw_io_done done[32];
@@ -153,8 +153,8 @@ static read_result read_one(nw_window *w)
     return READ_STARTED;
 }
 
-/* Moves the reader over the seam when it has come to a pass's end. False: there is nothing more to read for now. Only one seam is
- * crossed: what comes after the next pass is anyone's guess, and a pass is far longer than the window. */
+/* Moves the reader over the seam when it has come to a pass's end. False: there is nothing more to read for now. Only
+ * one seam is crossed: what comes after the next pass is anyone's guess, and a pass is far longer than the window. */
 static bool reader_has_visit(nw_window *w)
 {
     if (w->read.pass == NW_PASS_COUNT)
@@ -221,8 +221,9 @@ static void drop_pin(nw_window *w, nw_pin *pin, nw_step step)
     w->pinned_bytes -= pin_bytes(w, step);
 }
 
-/* The encoder's scratch takes its memory: what it overlays is forgotten. Nothing is in flight into it: a decode pass has waited for all
- * its pins, and the reader crosses into the next decode pass only when that is expected; then it was drained. */
+/* The encoder's scratch takes its memory: what it overlays is forgotten. Nothing is in flight into it: a decode pass
+ * has waited for all its pins, and the reader crosses into the next decode pass only when that is expected; then it was
+ * drained. */
 static void take_scratch(nw_window *w)
 {
     for (size_t i = 0; i < w->model->step_count[NW_PASS_DECODE]; i++)
@@ -310,7 +311,8 @@ nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile 
     const unsigned char *bytes = pin != NULL ? w->parts->region + pin->at : s->bytes;
     if (s != NULL)
         NW_CHECK(w->head < w->tail && s->pass == w->at.pass && s->step == w->at.step);
-    nw_code rc = pin != NULL ? wait_for(w, &pin->state, &pin->os_errno, step, err) : wait_for(w, &s->state, &s->os_errno, step, err);
+    nw_code rc = pin != NULL ? wait_for(w, &pin->state, &pin->os_errno, step, err)
+                             : wait_for(w, &s->state, &s->os_errno, step, err);
     if (rc != NW_OK)
         return rc;
     if (s != NULL)
@@ -368,7 +370,8 @@ nw_code nw_window_finish(nw_window *w, nw_error *err)
 
 /* ---- embedding rows ---- */
 
-/* The stored row if it is resident: in a pinned tile of the embedding (which is the head's, in tied models), or in the row cache. */
+/* The stored row if it is resident: in a pinned tile of the embedding (which is the head's, in tied models), or in the
+ * row cache. */
 static const unsigned char *resident_row(const nw_window *w, uint32_t id)
 {
     const nw_model *m = w->model;
@@ -389,8 +392,8 @@ static const unsigned char *resident_row(const nw_window *w, uint32_t id)
 }
 
 /* Reads rows ids[0 .. count), count <= NW_ROW_BATCH, into the row buffers and from there to out and the cache. */
-static nw_code read_rows(nw_window *w, const nw_kernels *kernels, const uint32_t *ids, const size_t *targets, size_t count, float *out,
-                         nw_error *err)
+static nw_code read_rows(nw_window *w, const nw_kernels *kernels, const uint32_t *ids, const size_t *targets,
+                         size_t count, float *out, nw_error *err)
 {
     const nw_model *m = w->model;
     const nw_place *p = &m->places[m->tensors.embed];
@@ -440,7 +443,8 @@ static size_t earlier(const uint32_t *ids, size_t i)
     return SIZE_MAX;
 }
 
-nw_code nw_window_rows(nw_window *w, const nw_kernels *kernels, const uint32_t *ids, size_t count, float *out, nw_error *err)
+nw_code nw_window_rows(nw_window *w, const nw_kernels *kernels, const uint32_t *ids, size_t count, float *out,
+                       nw_error *err)
 {
     const nw_model *m = w->model;
     size_t          d = m->config.d_model, pending = 0;

@@ -1,9 +1,9 @@
 /* The window that slides over the model: reads tiles ahead of the pass, keeps what is pinned, drops the rest.
  *
- * A pass visits the steps of its schedule in order. Each visit finds its tile in a pin, or in a slot of the ring; slots are
- * filled and freed in visit order, so the ring needs no search. Reading runs ahead of the pass along the schedule, and
- * straight on into the pass that will come next: weights do not depend on tokens. Pins are filled by the first decode pass
- * that comes by. The only places that a tile is read into are slots and pins; nothing is copied.
+ * A pass visits the steps of its schedule in order. Each visit finds its tile in a pin, or in a slot of the ring; slots
+ * are filled and freed in visit order, so the ring needs no search. Reading runs ahead of the pass along the schedule,
+ * and straight on into the pass that will come next: weights do not depend on tokens. Pins are filled by the first
+ * decode pass that comes by. The only places that a tile is read into are slots and pins; nothing is copied.
  *
  *   slot   FREE -> READING -> READY -> IN_USE -> FREE
  *   pin    FREE -> READING -> READY; dropped back to FREE when an encoder pass needs its memory
@@ -48,8 +48,9 @@ typedef struct {
 /* Everything else must be set. Slots and pins must be as nw_parts_layout left them, pins' places as planned. */
 void nw_window_start(nw_window *w);
 
-/* Begins a pass; `next` is what will probably follow it (NW_PASS_COUNT: nothing). What has been read ahead for another pass is dropped.
- * ENCODE drops the pins under its scratch, which is the pass's until a pass begins that is neither ENCODE nor CROSS. */
+/* Begins a pass; `next` is what will probably follow it (NW_PASS_COUNT: nothing). What has been read ahead for another
+ * pass is dropped. ENCODE drops the pins under its scratch, which is the pass's until a pass begins that is neither
+ * ENCODE nor CROSS. */
 void nw_window_begin(nw_window *w, nw_pass pass, nw_pass next);
 
 /* nw_weights.acquire and release. Errors: NW_E_IO, NW_E_FORMAT, NW_E_CANCELLED; err->block is set. */
@@ -59,12 +60,12 @@ void nw_window_release(nw_window *w, const nw_tile *tile);
 /* After the last step of a decode pass: waits until the pinned embedding, if planned, is resident. */
 NW_MUST_USE nw_code nw_window_finish(nw_window *w, nw_error *err);
 
-/* Embedding rows as f32, out [count, d_model]: from a pin, from the row cache, or from disk, NW_ROW_BATCH at a time. Each
- * distinct row is read at most once. `widen` converts a stored row. */
-NW_MUST_USE nw_code nw_window_rows(nw_window *w, const nw_kernels *kernels, const uint32_t *ids, size_t count, float *out,
-                                   nw_error *err);
+/* Embedding rows as f32, out [count, d_model]: from a pin, from the row cache, or from disk, NW_ROW_BATCH at a time.
+ * Each distinct row is read at most once. `widen` converts a stored row. */
+NW_MUST_USE nw_code nw_window_rows(nw_window *w, const nw_kernels *kernels, const uint32_t *ids, size_t count,
+                                   float *out, nw_error *err);
 
-/* After an error, and before closing: waits for what is in flight and forgets what was read ahead. Pins that are filled stay. */
+/* After an error, and before closing: waits for what is in flight and forgets what was read ahead. Filled pins stay. */
 void nw_window_drain(nw_window *w);
 
 #endif

@@ -1,8 +1,8 @@
 /* Chooses among the variants of the kernels at run time.
  *
- * The tables are in order from the plainest to the fastest. A variant is usable when the CPU has its instructions and the
- * system saves its registers on a task switch: the compiler's own test asks for both. Nothing here is built with the flags of
- * a variant, so this file runs anywhere. */
+ * The tables are in order from the plainest to the fastest. A variant is usable when the CPU has its instructions and
+ * the system saves its registers on a task switch: the compiler's own test asks for both. Nothing here is built with
+ * the flags of a variant, so this file runs anywhere. */
 #include "variants.h"
 
 #include <string.h>

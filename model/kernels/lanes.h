@@ -21,8 +21,8 @@
  *   v16i_exponent(a)               shift left by 23
  *   v16_sum4(out, a, b, c, d)      the sum of the lanes of each, by the tree below, to out[0..3]
  *
- * The tree: lane l += lane l+8 (l < 8), then l += l+4 (l < 4), then l += l+2 (l < 2), then lane 0 += lane 1. Halves are added
- * to halves so that a vector unit can fold several accumulators into each other and share every level of the tree.
+ * The tree: lane l += lane l+8 (l < 8), then l += l+4 (l < 4), then l += l+2 (l < 2), then lane 0 += lane 1. Halves are
+ * added to halves so that a vector unit can fold several accumulators into each other and share every level.
  *
  * NaNs: a NaN comes out where the portable header gives a NaN; its sign and payload are not promised.
  * Rounding is to nearest, and subnormals are kept (no flush to zero): the state every thread starts with.

@@ -6,7 +6,7 @@
 
 #include <immintrin.h>
 
-/* 16 registers: a v16 takes two, so 4 accumulators of one column, or 2 rows of 3 columns, leave room for the operands. */
+/* 16 registers: a v16 takes two, so 4 accumulators of one column, or 2 rows of 3 columns, leave room for operands. */
 #define TILE_ROWS_ONE 4
 #define TILE_ROWS     2
 #define TILE_COLS     3
@@ -156,7 +156,7 @@ LANES_INLINE void v16_sum4(float *out, v16 a, v16 b, v16 c, v16 d)
     __m256 ab = avx2_fold4(_mm256_add_ps(a.low, a.high), _mm256_add_ps(b.low, b.high));
     __m256 cd = avx2_fold4(_mm256_add_ps(c.low, c.high), _mm256_add_ps(d.low, d.high));
     __m256 ac_bd = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee)); /* 2 of a c | b d */
-    __m256 s = _mm256_add_ps(_mm256_permute_ps(ac_bd, 0x88), _mm256_permute_ps(ac_bd, 0xdd));       /* a c a c | b d b d */
+    __m256 s = _mm256_add_ps(_mm256_permute_ps(ac_bd, 0x88), _mm256_permute_ps(ac_bd, 0xdd)); /* a c a c | b d b d */
     _mm_storeu_ps(out, _mm_unpacklo_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1)));
 }
 

@@ -72,8 +72,8 @@ LANES_INLINE v16 v16_part_bf16(const void *p, size_t n)
 
 LANES_INLINE v16 v16_load_bf16(const void *p) { return v16_part_bf16(p, 16); }
 
-/* The f16 exponent and fraction, put where f32 has them, are the value times 2^-112; also for subnormals, which that product
- * makes normal. Infinity and NaN need their exponent filled; NaN is made quiet, as hardware makes it. */
+/* The f16 exponent and fraction, put where f32 has them, are the value times 2^-112; also for subnormals, which that
+ * product makes normal. Infinity and NaN need their exponent filled; NaN is made quiet, as hardware makes it. */
 LANES_INLINE uint32_t portable_f16_bits(uint16_t half)
 {
     uint32_t magnitude = (uint32_t)(half & 0x7fffu) << 13;

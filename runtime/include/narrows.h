@@ -1,17 +1,19 @@
 /* narrows: runs a T5 model that is larger than the memory it is given.
  *
- * A **model** is what the files say: configuration, tensors, tokenizer. It is opened from headers alone. A **session** is a
- * model at work under a budget: worker threads, a window over the weights, K and V, and the requests that are being served.
+ * A **model** is what the files say: configuration, tensors, tokenizer. It is opened from headers alone. A **session**
+ * is a model at work under a budget: worker threads, a window over the weights, K and V, and the requests that are
+ * being served.
  *
  *     nw_model   *model;   nw_model_open(&(nw_model_options){.path = "flan-t5-xl"}, &model, &err);
  *     nw_session *session; nw_session_open(model, &(nw_session_options){.budget_bytes = 1 << 30}, &session, &err);
- *     nw_session_generate(session, &(nw_request){.input_ids = ids, .input_count = n, .on_token = print}, &result, &err);
+ *     nw_session_generate(session, &(nw_request){.input_ids = ids, .input_count = n}, &result, &err);
  *
- * Errors are values (base/error.h). No function prints, exits or keeps global state. One thread uses a model and its sessions
- * at a time, except for nw_session_stop. Options structs are zero-initialised: zero is each field's documented default.
+ * Errors are values (base/error.h). No function prints, exits or keeps global state. One thread uses a model and its
+ * sessions at a time, except for nw_session_stop. Options structs are zero-initialised: zero is each field's documented
+ * default.
  *
- * The budget bounds the resident memory of the whole process (VmHWM), not just of this library: what the program around it
- * has resident when a session is opened is counted in. A program that allocates afterwards must leave itself room by
+ * The budget bounds the resident memory of the whole process (VmHWM), not just of this library: what the program around
+ * it has resident when a session is opened is counted in. A program that allocates afterwards must leave itself room by
  * asking for less.
  */
 #ifndef NARROWS_H
@@ -37,9 +39,10 @@ NW_API const char *nw_version(void);
  * thresholds, no transparent huge pages but where asked for. Changes settings of the whole process. */
 NW_API void nw_process_setup(void);
 
-/* ---- sizes and the machine -------------------------------------------------------------------------------------------- */
+/* ---- sizes and the machine --------------------------------------------------------------------------------------- */
 
-/* What the machine, and every control group above this process, leave for it, in bytes. Reclaimable page cache counts as free. */
+/* What the machine, and every control group above this process, leave for it, in bytes. Reclaimable page cache counts
+ * as free. */
 typedef struct {
     uint64_t available; /* what could be used now */
     uint64_t total;     /* the smallest limit: of a control group, or the machine's memory */
@@ -47,10 +50,12 @@ typedef struct {
 } nw_machine_memory;
 NW_API void nw_machine_memory_read(nw_machine_memory *ret);
 
-/* The budget that `auto` means: what is available less a reserve of an eighth, at least 64 MiB, for the rest of the system. */
+/* The budget that `auto` means: what is available less a reserve of an eighth, at least 64 MiB, for the rest of the
+ * system. */
 NW_API uint64_t nw_budget_auto(const nw_machine_memory *memory);
 
-/* Parses "900M", "1.5G", "2GB" (10^9 based), "2GiB", "60%" (of what is available), "auto". False if it is none of these. */
+/* Parses "900M", "1.5G", "2GB" (10^9 based), "2GiB", "60%" (of what is available), "auto". False if it is none of
+ * these. */
 NW_API bool nw_budget_parse(const char *text, const nw_machine_memory *memory, uint64_t *ret_bytes);
 
 /* Parses a size as above, without % and auto. */
@@ -63,7 +68,7 @@ NW_API const char *nw_bytes_format(uint64_t bytes, bool up, char buf[16]);
 NW_API uint64_t nw_process_resident(void);
 NW_API uint64_t nw_process_peak(void);
 
-/* ---- model ------------------------------------------------------------------------------------------------------------ */
+/* ---- model ------------------------------------------------------------------------------------------------------- */
 
 typedef struct nw_model nw_model;
 
@@ -90,7 +95,7 @@ NW_API nw_model *nw_model_close(nw_model *model); /* after its sessions; takes N
 /* What a model is, for people and programs. Strings belong to the model. */
 typedef struct {
     const char *path;    /* of the directory or file */
-    const char *family;  /* "T5 v1.0", "T5 v1.1 / Flan-T5", "mT5", "UMT5", "ByT5", "UL2", "MADLAD", ... as far as the files tell */
+    const char *family;  /* "T5 v1.0", "T5 v1.1 / Flan-T5", "mT5", "UMT5", "ByT5", "UL2", ... as far as the files tell */
     const char *model_type;
     uint32_t    vocab_size, d_model, d_kv, d_ff, heads, encoder_blocks, decoder_blocks;
     uint32_t    relative_buckets, relative_distance;
@@ -99,7 +104,8 @@ typedef struct {
     uint32_t    pad_id, start_id, eos_id;
     uint64_t    parameters;      /* weights that the model has, each counted once */
     uint64_t    weight_bytes;    /* of these in the files */
-    uint64_t    encoder_bytes, cross_bytes, decode_bytes; /* of an encoder pass, of cross-attention K and V, of one decoded token */
+    /* Of an encoder pass, of cross-attention K and V, of one decoded token. */
+    uint64_t    encoder_bytes, cross_bytes, decode_bytes;
     uint64_t    type_bytes[3];   /* f32, bf16, f16 */
     size_t      file_count;
     size_t      tensor_count;    /* in the files, used or not */
@@ -116,7 +122,7 @@ typedef struct {
 NW_API bool        nw_model_tensor(const nw_model *model, size_t index, nw_tensor_info *ret); /* false: no more */
 NW_API const char *nw_model_file(const nw_model *model, size_t index, uint64_t *ret_bytes);    /* NULL: no more */
 
-/* ---- tokenizer -------------------------------------------------------------------------------------------------------- */
+/* ---- tokenizer --------------------------------------------------------------------------------------------------- */
 
 /* What the tokenizer's files say. kind: "sentencepiece", "bytes" (ByT5), or "none". */
 typedef struct {
@@ -129,16 +135,18 @@ NW_API NW_MUST_USE nw_code nw_model_tokenizer_describe(nw_model *model, nw_token
 /* Text to ids, the end token appended. Loads the tokenizer if it is not loaded.
  * ids, cap   room; at most cap ids are written.   ret_count  how many there are in all.
  * Errors     NW_E_TOKENIZER; NW_E_BUDGET (loading it would not fit); NW_E_IO. */
-NW_API NW_MUST_USE nw_code nw_model_encode_text(nw_model *model, const char *text, size_t len, uint32_t *ids, size_t cap,
-                                                size_t *ret_count, nw_error *err);
+NW_API NW_MUST_USE nw_code nw_model_encode_text(nw_model *model, const char *text, size_t len, uint32_t *ids,
+                                                size_t cap, size_t *ret_count, nw_error *err);
 
-/* The characters of a text that the vocabulary lacks, as UTF-8 separated by spaces; returns how many. The tokenizer must be loaded. */
+/* The characters of a text that the vocabulary lacks, as UTF-8 separated by spaces; returns how many. The tokenizer
+ * must be loaded. */
 NW_API size_t nw_model_unknown_text(nw_model *model, const char *text, size_t len, char *buf, size_t cap);
 
-/* Gives the tokenizer's memory back. Ids can still be decoded. nw_session_open does it, unless keep_tokenizer is set. */
+/* Gives the tokenizer's memory back; ids can still be decoded. nw_session_open does it unless keep_tokenizer is set. */
 NW_API void nw_model_tokenizer_release(nw_model *model);
 
-/* The raw piece of an id; length 0 if it has none. Needs no loaded tokenizer. Returns NULL on error (the files are unusable). */
+/* The raw piece of an id; length 0 if it has none. Needs no loaded tokenizer. Returns NULL on error (the files are
+ * unusable). */
 NW_API const char *nw_model_piece(nw_model *model, uint32_t id, size_t *ret_len, nw_error *err);
 
 /* Ids to text, streaming: what is written is always whole UTF-8 characters. Zero-initialise a decoder per sequence. */
@@ -153,7 +161,7 @@ typedef struct {
 #define NW_TEXT_MAX 16384
 NW_API size_t nw_model_decode_text(nw_model *model, nw_text *text, uint32_t id, char *buf, size_t cap);
 
-/* ---- plan ------------------------------------------------------------------------------------------------------------- */
+/* ---- plan -------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     uint64_t     budget_bytes;      /* 0: auto */
@@ -206,7 +214,7 @@ typedef struct {
         uint64_t cross;      /* cross-attention K and V, once a prompt */
         uint64_t first_pass; /* decode pass that fills pins, after a prompt was encoded into an empty session */
         uint64_t next_pass;  /* any later decode pass */
-        uint64_t ahead;      /* of a next pass, when its predecessor ends: read for nothing if that gave the end token */
+        uint64_t ahead; /* of a next pass, when its predecessor ends: read for nothing if that gave the end token */
         uint64_t refill;     /* pins that an encoder pass drops and the first decode pass after it reads again */
         uint64_t embedding_row; /* one row of the embedding, when it is not resident or cached */
     } read;
@@ -218,20 +226,22 @@ typedef struct {
 
 /* Makes the plan that a session with these options would follow. Reads nothing but what the model already knows.
  * Errors  NW_E_BUDGET with bytes_needed: the plan is filled all the same, so that a caller can show it; NW_E_ARG. */
-NW_API NW_MUST_USE nw_code nw_plan_make(nw_model *model, const nw_session_options *options, nw_plan *ret, nw_error *err);
+NW_API NW_MUST_USE nw_code nw_plan_make(nw_model *model, const nw_session_options *options, nw_plan *ret,
+                                        nw_error *err);
 
-/* One block of the plan: what of it is resident between decode passes. Cross-attention's K and V weights are not counted: they are
- * read once a prompt. */
+/* One block of the plan: what of it is resident between decode passes. Cross-attention's K and V weights are not
+ * counted: they are read once a prompt. */
 typedef struct {
     char     name[32]; /* "encoder 0", "decoder 3", "head", "embedding" */
     uint64_t bytes;    /* of its decode (or encode) weights */
     uint64_t pinned_bytes;
 } nw_plan_block;
-/* Blocks in schedule order, encoder first: at most `cap` are written, *ret_count is how many there are. Errors as nw_plan_make. */
-NW_API NW_MUST_USE nw_code nw_plan_blocks(nw_model *model, const nw_session_options *options, nw_plan_block *blocks, size_t cap,
-                                          size_t *ret_count, nw_error *err);
+/* Blocks in schedule order, encoder first: at most `cap` are written, *ret_count is how many there are. Errors as
+ * nw_plan_make. */
+NW_API NW_MUST_USE nw_code nw_plan_blocks(nw_model *model, const nw_session_options *options, nw_plan_block *blocks,
+                                          size_t cap, size_t *ret_count, nw_error *err);
 
-/* ---- session ---------------------------------------------------------------------------------------------------------- */
+/* ---- session ----------------------------------------------------------------------------------------------------- */
 
 typedef struct nw_session nw_session;
 
@@ -256,7 +266,8 @@ typedef struct {
 typedef struct {
     const uint32_t *input_ids; /* copied; end token included by the caller */
     size_t          input_count;
-    const uint32_t *forced_ids; /* what the answer must begin with (copied); NULL: nothing. Reported like chosen tokens */
+    /* What the answer must begin with (copied); NULL: nothing. Reported like chosen tokens. */
+    const uint32_t *forced_ids;
     size_t          forced_count;
     size_t          max_new_tokens; /* 0: the session's max_output_tokens */
     bool            logprobs;
@@ -266,8 +277,9 @@ typedef struct {
 } nw_request;
 
 /* Takes a request in; it starts with the next step that has a lane free.
- * Errors  NW_E_ARG (ids out of range, empty input, longer than the session's maxima); NW_E_MEMORY when too many wait. */
-NW_API NW_MUST_USE nw_code nw_session_submit(nw_session *session, const nw_request *request, uint64_t *ret_id, nw_error *err);
+ * Errors  NW_E_ARG (ids out of range, empty input, longer than the session's maxima); NW_E_MEMORY: too many wait. */
+NW_API NW_MUST_USE nw_code nw_session_submit(nw_session *session, const nw_request *request, uint64_t *ret_id,
+                                             nw_error *err);
 
 /* One pass for every live request, after encoding what has just got a lane; each then gets one token.
  * ret_live  requests that are not finished, waiting ones included; 0: nothing to do.
@@ -288,7 +300,8 @@ typedef struct {
 } nw_result;
 
 /* Submits one request and steps until it is done; other requests of the session advance too. */
-NW_API NW_MUST_USE nw_code nw_session_generate(nw_session *session, const nw_request *request, nw_result *result, nw_error *err);
+NW_API NW_MUST_USE nw_code nw_session_generate(nw_session *session, const nw_request *request, nw_result *result,
+                                               nw_error *err);
 
 /* Encoder states of one input: states [count, d_model] f32, after the final norm. Errors as step and submit. */
 NW_API NW_MUST_USE nw_code nw_session_encode(nw_session *session, const uint32_t *ids, size_t count, float *states,
@@ -322,9 +335,10 @@ NW_API void nw_session_stats(const nw_session *session, nw_stats *ret);
 /* Called at most every 50 ms of a pass, on the stepping thread, while the session works. fn NULL: never. */
 NW_API void nw_session_on_progress(nw_session *session, void (*fn)(void *user, const nw_stats *stats), void *user);
 
-/* Reads every tile that one decode pass would read, in the same order by the same reader, without computing: the disk's own
- * rate, to measure beside real passes. ret_bytes: what was read. */
-NW_API NW_MUST_USE nw_code nw_session_read_pass(nw_session *session, uint64_t *ret_bytes, double *ret_seconds, nw_error *err);
+/* Reads every tile that one decode pass would read, in the same order by the same reader, without computing: the disk's
+ * own rate, to measure beside real passes. ret_bytes: what was read. */
+NW_API NW_MUST_USE nw_code nw_session_read_pass(nw_session *session, uint64_t *ret_bytes, double *ret_seconds,
+                                                nw_error *err);
 
 /* Reads all of `bytes` of memory by the session's workers: the memory's own rate. Returns bytes a second. */
 NW_API double nw_session_memory_rate(nw_session *session);

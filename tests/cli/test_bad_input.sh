@@ -1,5 +1,5 @@
 # What cannot work: the right status, one line that says what and where, nothing on stdout.
-. "$(dirname "$0")/common.sh"
+. "$(dirname "$0")/cli_common.sh"
 
 refused 2 'empty prompt' run -m "$model" -b 64M
 refused 2 'empty prompt' run -m "$model" -b 64M ''

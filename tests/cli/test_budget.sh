@@ -1,5 +1,5 @@
 # Budgets at the command line: refusals that name what works, and peaks that hold. info and plan say the same as run.
-. "$(dirname "$0")/common.sh"
+. "$(dirname "$0")/cli_common.sh"
 
 text='translate English to German: eight hundred and seventy-six'
 refused 3 'budget 1M is too small: needs [0-9.]*[MG] for' run -m "$model" -b 1M "$text"

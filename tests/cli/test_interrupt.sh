@@ -1,5 +1,5 @@
 # ^C and SIGTERM: the run ends within a tile, says what it has done, and exits with 130.
-. "$(dirname "$0")/common.sh"
+. "$(dirname "$0")/cli_common.sh"
 
 yes 'translate English to German: eight hundred and seventy-six thousand, five hundred and forty-eight' | head -n 20000 >"$work/many"
 for signal in INT TERM; do

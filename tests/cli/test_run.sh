@@ -1,5 +1,5 @@
 # run on the numbers model under 64M: the reference's answers, from every source of prompts, as text, lines and JSON.
-. "$(dirname "$0")/common.sh"
+. "$(dirname "$0")/cli_common.sh"
 
 # The texts and answers of the vectors that need no unescaping.
 grep -v '\\' "$model/vectors.jsonl" | head -n 12 >"$work/vectors"

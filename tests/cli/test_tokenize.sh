@@ -1,5 +1,5 @@
 # tokenize and detokenize, against ids that the reference's tokenizer gave (numbers-t5/vectors.jsonl).
-. "$(dirname "$0")/common.sh"
+. "$(dirname "$0")/cli_common.sh"
 
 count=0
 while IFS= read -r line && [ $count -lt 25 ]; do

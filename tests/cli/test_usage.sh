@@ -1,5 +1,5 @@
 # Help, versions, and mistakes in the arguments: one line with a hint, status 2.
-. "$(dirname "$0")/common.sh"
+. "$(dirname "$0")/cli_common.sh"
 
 run --version
 expect_status 0

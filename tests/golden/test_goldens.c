@@ -10,9 +10,10 @@
 /* The reference's own two versions differ by up to 2e-5 (goldens/README.md). */
 #define TOLERANCE 1e-4
 
-static const char *const cases[] = {"t5-v1.0-tied", "t5-v1.1",      "flan-bf16-shards", "flan-f16", "mt5",
-                                    "umt5",         "byt5",         "ul2",              "madlad",   "encoder-only",
-                                    "odd-sizes",    "long",         "buckets",          "three-embeddings", "gelu-exact"};
+static const char *const cases[] = {
+    "t5-v1.0-tied", "t5-v1.1", "flan-bf16-shards", "flan-f16",  "mt5",  "umt5",    "byt5",
+    "ul2",          "madlad",  "encoder-only",     "odd-sizes", "long", "buckets", "three-embeddings",
+    "gelu-exact"};
 
 static const char *kernels;
 static unsigned    failures, checks;
@@ -25,7 +26,8 @@ static void check(bool ok, const char *name, const char *what, size_t index)
         printf("FAILED %s: %s %zu\n", name, what, index);
 }
 
-static void check_floats(const char *name, const char *what, size_t index, const float *have, const float *want, size_t n)
+static void check_floats(const char *name, const char *what, size_t index, const float *have, const float *want,
+                         size_t n)
 {
     double largest = 0;
     for (size_t i = 0; i < n; i++) {
@@ -48,7 +50,8 @@ static bool compare_logits(void *user, const nw_token *t)
 {
     logits_check *l = user;
     if (t->index >= l->first) {
-        check_floats(l->name, "logits of input", l->input, t->logits, l->want + (t->index - l->first) * l->vocab, l->vocab);
+        check_floats(l->name, "logits of input", l->input, t->logits, l->want + (t->index - l->first) * l->vocab,
+                     l->vocab);
         l->compared++;
     }
     return true;
@@ -65,7 +68,8 @@ static void test_logits(golden *g, nw_session *s, const char *name, size_t input
         return;
     }
     size_t       steps = forced_dims[0];
-    logits_check l = {.name = name, .input = input, .want = want, .first = steps - dims[0], .rows = dims[0], .vocab = dims[1]};
+    logits_check l = {
+        .name = name, .input = input, .want = want, .first = steps - dims[0], .rows = dims[0], .vocab = dims[1]};
     nw_request   q = {.input_ids = ids,
                       .input_count = count,
                       .forced_ids = forced + 1, /* the first is the start token */
@@ -101,7 +105,8 @@ static void test_greedy(const cJSON *e, nw_session *s, const char *name, const u
     nw_result    r = {.ids = have, .logprobs = have_lp};
     nw_error     err = {0};
     nw_code      rc = nw_session_generate(s, &q, &r, &err);
-    check(rc == NW_OK && r.count == (size_t)cJSON_GetArraySize(want), name, rc == NW_OK ? "greedy length" : err.msg, r.count);
+    check(rc == NW_OK && r.count == (size_t)cJSON_GetArraySize(want), name, rc == NW_OK ? "greedy length" : err.msg,
+          r.count);
     for (size_t i = 0; rc == NW_OK && i < r.count && i < (size_t)cJSON_GetArraySize(want); i++) {
         check(have[i] == (uint32_t)cJSON_GetArrayItem(want, (int)i)->valueint, name, "greedy token", i);
         double d = fabs(have_lp[i] - cJSON_GetArrayItem(lps, (int)i)->valuedouble);
@@ -120,7 +125,8 @@ static void test_case(const char *name)
     golden_need(nw_model_open(&(nw_model_options){.path = g.dir}, &model, &err) == NW_OK, name, &err);
     nw_model_info info;
     nw_model_describe(model, &info);
-    nw_session_options o = {.budget_bytes = 256 << 20, .max_input_tokens = 320, .max_output_tokens = 256, .threads = 2, .kernels = kernels};
+    nw_session_options o = {
+        .budget_bytes = 256 << 20, .max_input_tokens = 320, .max_output_tokens = 256, .threads = 2, .kernels = kernels};
     golden_need(nw_session_open(model, &o, &session, &err) == NW_OK, name, &err);
 
     size_t    dims[2], lens_dims[2];

@@ -80,8 +80,8 @@ static inline void *golden_tensor(golden *g, const char *name, size_t dims[2])
     dims[1] = t->dim_count > 1 ? (size_t)t->dims[1] : 1;
     nw_error err = {0};
     void    *data = malloc((size_t)t->bytes + 1);
-    golden_need(nw_file_read(&g->mem, g->io, nw_checkpoint_file(g->file, t->file), name, t->offset, data, (size_t)t->bytes, NULL,
-                             &err) == NW_OK,
+    golden_need(nw_file_read(&g->mem, g->io, nw_checkpoint_file(g->file, t->file), name, t->offset, data,
+                             (size_t)t->bytes, NULL, &err) == NW_OK,
                 name, &err);
     return data;
 }

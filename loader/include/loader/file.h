@@ -19,8 +19,8 @@ typedef struct {
 } nw_file;
 
 /* Opens a regular file (symlinks are followed to one) for reading.
- * Errors  NW_E_IO, naming the path: missing, unreadable; NW_E_FORMAT: a directory, FIFO, device or other non-regular file,
- *         an empty file, a git-lfs pointer, or an unfinished download (".incomplete"), called that. */
+ * Errors  NW_E_IO, naming the path: missing, unreadable; NW_E_FORMAT: a directory, FIFO, device or other non-regular
+ *         file, an empty file, a git-lfs pointer, or an unfinished download (".incomplete"), called that. */
 NW_MUST_USE nw_code nw_file_open(const char *path, nw_file *ret_file, nw_error *err);
 void nw_file_close(nw_file *file); /* takes a closed one; sets fd to -1 */
 

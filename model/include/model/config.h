@@ -1,8 +1,8 @@
 /* The configuration of a T5 family model: what config.json says, resolved.
  *
- * Covers T5 v1.0, v1.1, Flan, mT5, UMT5, ByT5, UL2, MADLAD and encoder-only checkpoints. Whether the feed-forward part is
- * gated and whether the head is a table of its own is decided by the tensors (nw_tensors_bind), because config files in the
- * wild contradict them.
+ * Covers T5 v1.0, v1.1, Flan, mT5, UMT5, ByT5, UL2, MADLAD and encoder-only checkpoints. Whether the feed-forward part
+ * is gated and whether the head is a table of its own is decided by the tensors (nw_tensors_bind), because config files
+ * in the wild contradict them.
  */
 #ifndef NW_MODEL_CONFIG_H
 #define NW_MODEL_CONFIG_H

@@ -1,7 +1,7 @@
 /* The forward pass, written like the paper: norm, q k v, attention, o, add.
  *
- * It asks for weights tile by tile, in the order of the schedule, through nw_weights, and hands rows to nw_team. The runtime
- * implements both. Nothing here allocates, reads or prints: all buffers are carved from the caller's arena.
+ * It asks for weights tile by tile, in the order of the schedule, through nw_weights, and hands rows to nw_team. The
+ * runtime implements both. Nothing here allocates, reads or prints: all buffers are carved from the caller's arena.
  */
 #ifndef NW_MODEL_FORWARD_H
 #define NW_MODEL_FORWARD_H
@@ -21,8 +21,8 @@ typedef struct {
     const void *data; /* [rows, cols] as stored, row-major, any alignment */
 } nw_tile;
 
-/* Where weights come from. All of it is called by the pass's thread; acquire and release strictly in schedule order, one tile
- * in use at a time. */
+/* Where weights come from. All of it is called by the pass's thread; acquire and release strictly in schedule order,
+ * one tile in use at a time. */
 typedef struct {
     void *user;
     /* Waits until the tile is there. Errors: NW_E_IO, NW_E_FORMAT, NW_E_CANCELLED. */
@@ -42,8 +42,9 @@ typedef struct {
     void (*run)(void *user, void (*fn)(void *ctx, size_t i, size_t worker), void *ctx, size_t n);
 } nw_team;
 
-/* K and V of one stack of attention, for one sequence: pages of page_positions positions behind a table. Rows are written once and never
- * moved. A page has, for each decoder block, K [page_positions, inner] and then V [page_positions, inner], f32. */
+/* K and V of one stack of attention, for one sequence: pages of page_positions positions behind a table. Rows are
+ * written once and never moved. A page has, for each decoder block, K [page_positions, inner] and then V
+ * [page_positions, inner], f32. */
 #define NW_PAGE_POSITIONS 64
 typedef struct {
     float   **pages;          /* page table: the page of positions p * page_positions ..; borrowed */
@@ -95,14 +96,15 @@ struct nw_forward {
         float *scores; /* [threads, NW_COLS_MAX, input_tokens] */
     } encode;
     float    *strip; /* [threads, strip_floats] a strip's weights as f32, for BLAS */
-    float    *out;   /* [threads, out_floats] a strip's products [columns, strip rows], before they are joined to the output */
+    /* [threads, out_floats] a strip's products [columns, strip rows], before they are joined to the output. */
+    float *out;
     size_t    strip_floats, out_floats;
     uint32_t *bucket_encoder, *bucket_decoder; /* [bucket_distances] bucket of a distance */
     size_t    bucket_distances; /* distances that have an entry; beyond, the last one holds */
 };
 
-/* Carves what is always resident. Also used for measuring: the arena may have no base. f is filled; config, tensors, kernels
- * and maxima must be set before. */
+/* Carves what is always resident. Also used for measuring: the arena may have no base. f is filled; config, tensors,
+ * kernels and maxima must be set before. */
 void nw_forward_layout(nw_forward *f, nw_arena *a);
 
 /* Carves what only an encode pass needs: the caller may overlay it with other things between passes. */
@@ -117,12 +119,13 @@ void nw_forward_prepare(nw_forward *f);
 NW_MUST_USE nw_code nw_forward_encode(nw_forward *f, const uint32_t *ids, size_t count, float **ret_states,
                                       nw_error *err);
 
-/* Cross-attention K and V of every decoder block from states [count, d_model]. kv's pages must have room for count positions;
- * its length becomes count. Walks NW_PASS_CROSS once. */
+/* Cross-attention K and V of every decoder block from states [count, d_model]. kv's pages must have room for count
+ * positions; its length becomes count. Walks NW_PASS_CROSS once. */
 NW_MUST_USE nw_code nw_forward_cross(nw_forward *f, const float *states, size_t count, nw_kv *kv, nw_error *err);
 
-/* One token of every lane (1 <= lane_count <= maxima.lanes): logits [lane_count, vocab_size]; each lane's self K/V grows by one row.
- * Lanes do not see each other: a lane's logits have the same bits whatever runs beside it. Walks NW_PASS_DECODE once. */
+/* One token of every lane (1 <= lane_count <= maxima.lanes): logits [lane_count, vocab_size]; each lane's self K/V
+ * grows by one row. Lanes do not see each other: a lane's logits have the same bits whatever runs beside it. Walks
+ * NW_PASS_DECODE once. */
 NW_MUST_USE nw_code nw_forward_decode(nw_forward *f, nw_lane *lanes, size_t lane_count, float *logits, nw_error *err);
 
 /* Natural log of the softmax of logits [n] at `index`: log p(index). */

@@ -2,11 +2,13 @@
  *
  * The numeric contract (ARCHITECTURE.md):
  *   - f32 activations and accumulation; a stored weight is first its exact f32 value.
- *   - A dot product has 16 virtual lanes. Element i goes to lane i mod 16; each lane is one chain of fused multiply-adds over
- *     the whole row; a tail is lanes filled with zero; one fixed tree adds the lanes at the end (lanes.h).
+ *   - A dot product has 16 virtual lanes. Element i goes to lane i mod 16; each lane is one chain of fused
+ *     multiply-adds over the whole row; a tail is lanes filled with zero; one fixed tree adds the lanes at the end
+ *     (lanes.h).
  *   - Elementwise functions are the same sequence of correctly rounded operations on every instruction set.
- * So results do not depend on the instruction set, on how many rows or columns are computed together, or on the threads.
- * Each variant is the same source (kernels.inc.h) over 16-lane primitives (lanes_*.h). The portable one is the reference.
+ * So results do not depend on the instruction set, on how many rows or columns are computed together, or on the
+ * threads. Each variant is the same source (kernels.inc.h) over 16-lane primitives (lanes_*.h). The portable one is the
+ * reference.
  *
  * Everything here is pure: no allocation, no I/O, no state. Sizes are elements, never bytes; strides are elements too.
  * Buffers of f32 are aligned to 4 bytes only; weights (`w`) may be at any address.
@@ -28,24 +30,25 @@ typedef struct {
     /* y[c][r] = sum over i of w[r][i] * x[c][i]
      * Shapes   w [rows, k] of dtype d, row stride ldw; x [cols, k], stride ldx; y [cols, rows], stride ldy. cols 1..16.
      * y overlaps neither input. */
-    void (*matmul[NW_DTYPE_COUNT])(float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *w, size_t ldw,
-                                   size_t rows, size_t k);
+    void (*matmul[NW_DTYPE_COUNT])(float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *w,
+                                   size_t ldw, size_t rows, size_t k);
 
-    /* out[q][d] = start[q][d] + sum over j = 0.. of p[q][j] * v[j][d], one chain of fused multiply-adds per element, j ascending,
-     * starting from out's own value: attention continues a sum from page to page.
-     * Shapes   out [q_count, d], stride ldo; p [q_count, j_count], stride ldp; v [j_count, d], stride ldv. q_count 1..16. */
-    void (*mix)(float *out, size_t ldo, const float *p, size_t ldp, size_t q_count, const float *v, size_t ldv, size_t j_count,
-                size_t d);
+    /* out[q][d] = start[q][d] + sum over j = 0.. of p[q][j] * v[j][d], one chain of fused multiply-adds per element, j
+     * ascending, starting from out's own value: attention continues a sum from page to page.
+     * Shapes   out [q_count, d], stride ldo; p [q_count, j_count], stride ldp; v [j_count, d], stride ldv. q_count
+     *          1..16. */
+    void (*mix)(float *out, size_t ldo, const float *p, size_t ldp, size_t q_count, const float *v, size_t ldv,
+                size_t j_count, size_t d);
 
-    /* Root mean square norm (T5LayerNorm): y[i] = g[i] * (x[i] * (1 / sqrt(mean(x^2) + eps))); the mean by the 16 lanes.
-     * y may be x. n at least 1. */
+    /* Root mean square norm (T5LayerNorm): y[i] = g[i] * (x[i] * (1 / sqrt(mean(x^2) + eps))); the mean by the 16
+     * lanes. y may be x. n at least 1. */
     void (*norm)(float *y, const float *x, const float *g, size_t n, float eps);
 
     /* In place: x[i] = exp(x[i] - max) * (1 / sum); the sum by the 16 lanes. n at least 1. */
     void (*softmax)(float *x, size_t n);
 
-    /* In place: x[i] = act(x[i]).  gelu_tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), computed as x * sigmoid of twice
-     * the argument; gelu_erf: 0.5 x (1 + erf(x / sqrt 2)); silu: x * sigmoid(x). */
+    /* In place: x[i] = act(x[i]).  gelu_tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), computed as x * sigmoid
+     * of twice the argument; gelu_erf: 0.5 x (1 + erf(x / sqrt 2)); silu: x * sigmoid(x). */
     void (*activate)(float *x, size_t n, nw_activation act);
 
     void (*add)(float *y, const float *x, size_t n);      /* y[i] += x[i] */
@@ -55,7 +58,7 @@ typedef struct {
     /* y[i] = the exact f32 value of w[i]. */
     void (*widen[NW_DTYPE_COUNT])(float *y, const void *w, size_t n);
 
-    /* The largest value and, among equal ones, the lowest index. NaN never wins; all NaN gives index 0. n at least 1. */
+    /* The largest value and, among equal ones, the lowest index. NaN never wins; all NaN gives index 0. n >= 1. */
     size_t (*argmax)(const float *x, size_t n);
 
     /* max and sum of exp(x[i] - max), the sum by the 16 lanes: what a log-softmax needs. */

@@ -32,7 +32,7 @@ typedef enum {
     NW_ROLE_COUNT
 } nw_role;
 
-/* One tensor that the model needs. Its index in nw_tensors.list is the `tensor` of steps and of the weights interface. */
+/* One tensor that the model needs. Its index in nw_tensors.list is the `tensor` of steps and of nw_weights. */
 typedef struct {
     nw_stack stack;
     nw_role  role;
@@ -45,8 +45,8 @@ typedef struct {
     nw_tensor_need *list;
     uint32_t        count;
     uint32_t        embed, head;   /* indices; the same when tied; head is UINT32_MAX without a decoder */
-    /* For nw_tensors_at: where each role of blocks 0 and 1 stands ([stack][block][role], UINT32_MAX: not there), and how many
-     * entries a block has from block 1 on. Block 0 is apart because it alone may have a bias table. */
+    /* For nw_tensors_at: where each role of blocks 0 and 1 stands ([stack][block][role], UINT32_MAX: not there), and
+     * how many entries a block has from block 1 on. Block 0 is apart because it alone may have a bias table. */
     uint32_t at[3][2][NW_ROLE_COUNT];
     uint32_t stride[3];
 } nw_tensors;
@@ -74,8 +74,8 @@ typedef struct {
  * Errors  NW_E_FORMAT if the tensors fit no T5 (neither wi nor wi_0 in block 0, say). */
 NW_MUST_USE nw_code nw_config_settle(nw_config *c, const nw_tensor_lookup *lookup, nw_error *err);
 
-/* The passes. ENCODE: encoder blocks. CROSS: K and V of every decoder block from the encoder's states. DECODE: decoder blocks,
- * then the head; cyclic: after the head comes block 0 of the next token. */
+/* The passes. ENCODE: encoder blocks. CROSS: K and V of every decoder block from the encoder's states. DECODE: decoder
+ * blocks, then the head; cyclic: after the head comes block 0 of the next token. */
 typedef enum { NW_PASS_ENCODE, NW_PASS_CROSS, NW_PASS_DECODE, NW_PASS_COUNT } nw_pass;
 
 /* One tile of a schedule. */
@@ -84,8 +84,8 @@ typedef struct {
     uint32_t tile;   /* of nw_cut_make(rows, cols) */
 } nw_step;
 
-/* How many steps a pass has, and the steps themselves (room for that many). wi and wi_1 of a gated model alternate tile by
- * tile, so that the gate is applied at once and only one [tokens, d_ff] buffer exists. */
+/* How many steps a pass has, and the steps themselves (room for that many). wi and wi_1 of a gated model alternate tile
+ * by tile, so that the gate is applied at once and only one [tokens, d_ff] buffer exists. */
 size_t nw_schedule_count(const nw_config *c, const nw_tensors *t, nw_pass pass);
 void   nw_schedule_fill(const nw_config *c, const nw_tensors *t, nw_pass pass, nw_step *ret);
 

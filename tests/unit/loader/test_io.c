@@ -1,6 +1,6 @@
-/* The I/O devices. One battery runs on all three; what only one can show (drawn faults, a kernel that refuses) is
- * apart. Every expectation is computed from the position in the file, so a buffer that was not filled, or filled from
- * elsewhere, shows. */
+/* The I/O devices. One battery runs on all three; what only one can show (drawn faults) is apart; a kernel that refuses
+ * io_uring has a file of its own (test_io_refused.c). Every expectation is computed from the position in the file, so a
+ * buffer that was not filled, or filled from elsewhere, shows. */
 #include "../../../loader/io_backend.h"
 #include "loader/file.h"
 #include "loader/io.h"
@@ -8,14 +8,9 @@
 #include "temp_dir.h"
 
 #include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 
 #include <cmocka.h>
 
@@ -747,175 +742,6 @@ static void fake_fault_among_others(void **state)
     }
 }
 
-/* ---- a kernel that refuses ---- */
-
-/* Makes one system call fail for the calling thread, as a container's seccomp profile would. False: not possible. */
-static bool refuse_call(unsigned number, unsigned os_errno)
-{
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | os_errno),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {.len = sizeof filter / sizeof *filter, .filter = filter};
-    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
-
-/* A filter binds a thread until it ends, and an assertion that fails may not leave one: these run in a thread of their
- * own and report in this. */
-typedef struct {
-    unsigned number, os_errno;
-    bool     filtered;
-    nw_code  code_auto, code_uring;
-    nw_error err;
-    char     name[16];
-    unsigned lines;
-    char     line[400];
-    int      first_errno, second_errno; /* outcomes of reads */
-    uint64_t live;
-} refusal;
-
-static void keep_line(void *user, nw_log_level level, const char *line)
-{
-    refusal *r = user;
-    r->lines++;
-    if (level == NW_LOG_INFO)
-        snprintf(r->line, sizeof r->line, "%s", line);
-}
-
-static int read_once(nw_io *io)
-{
-    unsigned char buf[64] = {0};
-    int           fd = open(fx.path.text, O_RDONLY | O_CLOEXEC);
-    nw_io_op      op = read_op(fd, 0, buf, 64, 64, 0);
-    nw_error      err = {0};
-    nw_code       rc = nw_io_run(io, &op, "content", &err);
-    close(fd);
-    if (rc == NW_OK)
-        return buf[63] == content_at(63) ? 0 : -2;
-    return err.os_errno;
-}
-
-static void *open_refused(void *user)
-{
-    refusal  *r = user;
-    nw_memory mem;
-    nw_memory_init(&mem, UINT64_MAX, NULL);
-    r->filtered = refuse_call(r->number, r->os_errno);
-    if (!r->filtered)
-        return NULL;
-    nw_log        log = {.fn = keep_line, .user = r, .level = NW_LOG_DEBUG};
-    nw_io_options options = {.choice = NW_IO_URING, .depth = 8, .log = &log};
-    nw_io        *io = NULL;
-    r->code_uring = nw_io_open(&mem, &options, &io, &r->err);
-    options.choice = NW_IO_AUTO;
-    r->code_auto = nw_io_open(&mem, &options, &io, NULL);
-    if (r->code_auto == NW_OK) {
-        snprintf(r->name, sizeof r->name, "%s", nw_io_name(io));
-        r->first_errno = read_once(io);
-        nw_io_close(io);
-    }
-    r->live = mem.live;
-    return NULL;
-}
-
-static void in_thread(void *(*fn)(void *), refusal *r)
-{
-    pthread_t id;
-    assert_int_equal(pthread_create(&id, NULL, fn, r), 0);
-    assert_int_equal(pthread_join(id, NULL), 0);
-    if (!r->filtered) {
-        print_message("seccomp filters cannot be set here\n");
-        skip();
-    }
-}
-
-static void refused_ring_falls_back(void **state)
-{
-    (void)state;
-    static const struct {
-        unsigned    number, os_errno;
-        const char *says;
-    } cases[] = {
-        {SYS_io_uring_setup, EPERM, "io_uring is not available"},
-        {SYS_io_uring_setup, ENOSYS, "does not have it"},
-        {SYS_io_uring_setup, ENOMEM, "locked memory"},
-        {SYS_io_uring_enter, EPERM, "io_uring is not available"},
-        {SYS_io_uring_enter, ENOSYS, "does not have it"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        if (cases[i].number == SYS_io_uring_enter && !fx.uring)
-            continue; /* the setup is refused before it comes to that */
-        refusal r = {.number = cases[i].number, .os_errno = cases[i].os_errno};
-        in_thread(open_refused, &r);
-        assert_int_equal(r.code_uring, NW_E_IO);
-        assert_int_equal(r.err.os_errno, cases[i].os_errno);
-        assert_int_equal(r.code_auto, NW_OK);
-        assert_string_equal(r.name, "threads");
-        assert_int_equal(r.lines, 1);
-        assert_non_null(strstr(r.line, cases[i].says));
-        assert_non_null(strstr(r.line, "4 threads"));
-        assert_int_equal(r.first_errno, 0);
-        assert_int_equal(r.live, 0);
-    }
-}
-
-static void *ring_lost(void *user)
-{
-    refusal  *r = user;
-    nw_memory mem;
-    nw_memory_init(&mem, UINT64_MAX, NULL);
-    nw_io_options options = {.choice = NW_IO_URING, .depth = 8};
-    nw_io        *io = NULL;
-    r->code_uring = nw_io_open(&mem, &options, &io, &r->err);
-    r->filtered = r->code_uring == NW_OK && refuse_call(SYS_io_uring_enter, r->os_errno);
-    if (r->filtered) {
-        r->first_errno = read_once(io);
-        r->second_errno = read_once(io);
-        unsigned char buf[8][16];
-        for (uint64_t i = 0; i < 8; i++) {
-            nw_io_op op = read_op(-1, 0, buf[i], 16, 16, i);
-            r->lines += nw_io_submit(io, &op) ? 1u : 0u;
-        }
-    }
-    nw_io_close(io); /* with operations queued */
-    r->live = mem.live;
-    return NULL;
-}
-
-/* A kernel that takes nothing any more, for now or for good: an error in bounded time, not a hang. */
-static void ring_that_breaks_ends_in_errors(void **state)
-{
-    (void)state;
-    if (!fx.uring)
-        skip();
-    static const unsigned errnos[] = {EAGAIN, EBUSY, EFAULT};
-    for (size_t i = 0; i < sizeof errnos / sizeof *errnos; i++) {
-        refusal r = {.os_errno = errnos[i]};
-        in_thread(ring_lost, &r);
-        assert_int_equal(r.first_errno, errnos[i]);
-        assert_int_equal(r.second_errno, errnos[i]);
-        assert_int_equal(r.lines, 8);
-        assert_int_equal(r.live, 0);
-    }
-}
-
-static void automatic_choice_prefers_the_ring(void **state)
-{
-    (void)state;
-    if (!fx.uring)
-        skip();
-    refusal       r = {0};
-    nw_log        log = {.fn = keep_line, .user = &r, .level = NW_LOG_DEBUG};
-    nw_io_options options = {.depth = 3, .log = &log};
-    nw_io        *io = NULL;
-    assert_int_equal(nw_io_open(&fx.mem, &options, &io, NULL), NW_OK);
-    assert_string_equal(nw_io_name(io), "uring");
-    assert_int_equal(r.lines, 0);
-    nw_io_close(io);
-}
-
 #define ALL_OF(check) cmocka_unit_test(check##_uring), cmocka_unit_test(check##_threads), cmocka_unit_test(check##_fake)
 
 int main(void)
@@ -939,9 +765,6 @@ int main(void)
         cmocka_unit_test(fake_holds_back_at_most_delay_max),
         cmocka_unit_test(fake_every_fault_point),
         cmocka_unit_test(fake_fault_among_others),
-        cmocka_unit_test(refused_ring_falls_back),
-        cmocka_unit_test(ring_that_breaks_ends_in_errors),
-        cmocka_unit_test(automatic_choice_prefers_the_ring),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,8 +1,8 @@
 /* Every variant of the kernels that this CPU runs equals the portable one bit for bit, and the portable one equals the
  * definition of the numeric contract, written out here once more in the plainest way.
  *
- * Every buffer ends at a page that may not be touched, so a load or a store past its end is a crash, also where masked vector
- * instructions hide from the sanitizers; what lies before and between outputs is checked byte for byte. */
+ * Every buffer ends at a page that may not be touched, so a load or a store past its end is a crash, also where masked
+ * vector instructions hide from the sanitizers; what lies before and between outputs is checked byte for byte. */
 #define _DEFAULT_SOURCE
 #include "model/kernels.h"
 
@@ -28,7 +28,7 @@ static const nw_kernels *portable;
 static const nw_kernels *variants[8]; /* the others that this CPU runs */
 static size_t            variant_count;
 
-/* ---- buffers -------------------------------------------------------------------------------------------------------- */
+/* ---- buffers ----------------------------------------------------------------------------------------------------- */
 
 /* A region whose last byte is followed by a forbidden page; everything in it is GUARD until written. */
 typedef struct {
@@ -58,7 +58,7 @@ static void *region_end(region r, size_t bytes)
     return r.bytes + REGION_BYTES - bytes;
 }
 
-/* ---- numbers -------------------------------------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 static uint64_t random_state;
 
@@ -121,7 +121,7 @@ static void assert_same(const nw_kernels *kernels, const char *what, float got, 
     fail_msg("%s: %s: got %a, expected %a", kernels->name, what, (double)got, (double)expected);
 }
 
-/* ---- matrix product ------------------------------------------------------------------------------------------------- */
+/* ---- matrix product ---------------------------------------------------------------------------------------------- */
 
 typedef struct {
     nw_dtype             d;
@@ -287,7 +287,7 @@ static void test_matmul_splits(void **state)
     region_free(wr), region_free(xr), region_free(yr);
 }
 
-/* ---- weighted sum of rows ------------------------------------------------------------------------------------------- */
+/* ---- weighted sum of rows ---------------------------------------------------------------------------------------- */
 
 typedef struct {
     size_t       q_count, j_count, d, ldo, ldp, ldv;
@@ -303,7 +303,8 @@ static float *mixture_run(const mixture *m, const nw_kernels *kernels, region ou
 
     size_t first = m->j_count / 3; /* in two pages: the sum continues */
     kernels->mix(out, m->ldo, m->p, m->ldp, m->q_count, m->v, m->ldv, first, m->d);
-    kernels->mix(out, m->ldo, m->p + first, m->ldp, m->q_count, m->v + first * m->ldv, m->ldv, m->j_count - first, m->d);
+    kernels->mix(out, m->ldo, m->p + first, m->ldp, m->q_count, m->v + first * m->ldv, m->ldv, m->j_count - first,
+                 m->d);
 
     for (const unsigned char *at = out_region.bytes; at < (unsigned char *)out; at++)
         assert_int_equal(*at, GUARD);
@@ -359,7 +360,7 @@ static void test_mix(void **state)
     region_free(pr), region_free(vr), region_free(sr), region_free(a), region_free(b);
 }
 
-/* ---- vectors -------------------------------------------------------------------------------------------------------- */
+/* ---- vectors ----------------------------------------------------------------------------------------------------- */
 
 /* One operation in place on n elements, so that all of them share one test. `other` is a second operand. */
 typedef struct {
@@ -367,7 +368,10 @@ typedef struct {
     void (*run)(const nw_kernels *kernels, float *x, const float *other, size_t n);
 } operation;
 
-static void run_norm(const nw_kernels *kernels, float *x, const float *g, size_t n) { kernels->norm(x, x, g, n, 1e-6f); }
+static void run_norm(const nw_kernels *kernels, float *x, const float *g, size_t n)
+{
+    kernels->norm(x, x, g, n, 1e-6f);
+}
 static void run_softmax(const nw_kernels *kernels, float *x, const float *o, size_t n)
 {
     (void)o;
@@ -413,8 +417,8 @@ static const operation operations[] = {
 
 #define OPERATION_COUNT (sizeof operations / sizeof operations[0])
 
-static float *operation_run(const operation *op, const nw_kernels *kernels, const float *input, const float *other, size_t n,
-                            region r)
+static float *operation_run(const operation *op, const nw_kernels *kernels, const float *input, const float *other,
+                            size_t n, region r)
 {
     float *x = region_end(r, n * sizeof x[0]);
     memcpy(x, input, n * sizeof x[0]);

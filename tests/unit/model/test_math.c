@@ -1,7 +1,7 @@
 /* How near the kernels' functions come to the real ones, over dense sweeps, against libm in double or long double.
  *
- * exp is seen through softmax: beside a 0, an x below -17.4 leaves the sum at exactly 1, so what comes out is exp(x) itself.
- * Its argument reduction is the same everywhere, so that range shows all of it, subnormal results included. */
+ * exp is seen through softmax: beside a 0, an x below -17.4 leaves the sum at exactly 1, so what comes out is exp(x)
+ * itself. Its argument reduction is the same everywhere, so that range shows all of it, subnormal results included. */
 #include "model/kernels.h"
 
 #include <math.h>
@@ -116,7 +116,8 @@ static void check_activation(const nw_kernels *kernels, const activation_case *c
         if ((double)x >= c->relative_from && x != 0)
             relative = fmax(relative, fabs((double)y - exact) / fabs(exact));
     }
-    printf("%s: %s within %.2e, relative %.2e from %g on\n", kernels->name, c->name, absolute, relative, c->relative_from);
+    printf("%s: %s within %.2e, relative %.2e from %g on\n", kernels->name, c->name, absolute, relative,
+           c->relative_from);
     assert_true(absolute <= c->absolute_max);
     assert_true(relative <= c->relative_max);
 }
@@ -135,7 +136,8 @@ static void check_activation_ends(const nw_kernels *kernels, nw_activation act)
     assert_true(isnan(x[10]));
 }
 
-static const nw_kernels *tested[8]; /* what this CPU runs; the portable one is slow and equal bit for bit (test_kernels) */
+/* What this CPU runs; the portable one is slow and equal bit for bit (test_kernels). */
+static const nw_kernels *tested[8];
 static size_t            tested_count;
 
 static void test_exp(void **state)

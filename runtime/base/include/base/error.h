@@ -1,7 +1,7 @@
 /* Errors as values: every call that can fail returns an nw_code and fills an nw_error that its caller owns.
  *
- * The code says what a caller can do about it; the struct says what happened, in fields for programs and in one line for
- * people. There is no thread-local state and no macro that returns.
+ * The code says what a caller can do about it; the struct says what happened, in fields for programs and in one line
+ * for people. There is no thread-local state and no macro that returns.
  */
 #ifndef NW_BASE_ERROR_H
 #define NW_BASE_ERROR_H

@@ -1,8 +1,8 @@
 /* Accounted memory: every byte of ours is taken from one nw_memory, by tag, against one limit.
  *
- * Small long-lived things come from the heap, the big arena from a mapping; both are counted here. After nw_memory_seal()
- * our own code may not allocate any more (a trap: it would be our mistake). Freeing passes the size, so that the account
- * is exact. Not thread-safe: one nw_memory belongs to one model or session and its calling thread.
+ * Small long-lived things come from the heap, the big arena from a mapping; both are counted here. After
+ * nw_memory_seal() our own code may not allocate any more (a trap: it would be our mistake). Freeing passes the size,
+ * so that the account is exact. Not thread-safe: one nw_memory belongs to one model or session and its calling thread.
  */
 #ifndef NW_BASE_MEMORY_H
 #define NW_BASE_MEMORY_H
@@ -37,8 +37,8 @@ typedef struct nw_memory {
 /* An account with nothing in it. `fault` is borrowed and may be NULL. */
 void nw_memory_init(nw_memory *m, uint64_t limit, nw_memory_fault *fault);
 
-/* count * size zeroed bytes, aligned for any type; NULL when the limit or the system refuses (or the product overflows).
- * A count or size of 0 gives a valid pointer that must be freed alike. */
+/* count * size zeroed bytes, aligned for any type; NULL when the limit or the system refuses (or the product
+ * overflows). A count or size of 0 gives a valid pointer that must be freed alike. */
 void *nw_memory_alloc(nw_memory *m, nw_tag tag, size_t count, size_t size);
 
 /* Gives back what nw_memory_alloc gave; NULL is fine. */

@@ -1,8 +1,8 @@
 /* How a matrix is cut into tiles and strips: a pure function of its shape, never of the budget or the threads.
  *
  * tile    a run of whole rows: the unit that is read, kept and dropped. At most 8 strips, so at most 1 Mi elements.
- * strip   a run of rows of at most 128 Ki elements (one row if a row is longer): the unit of work for one thread, and of
- *         decompression and checksums in a pack (128 KiB is the largest zstd block).
+ * strip   a run of rows of at most 128 Ki elements (one row if a row is longer): the unit of work for one thread, and
+ *         of decompression and checksums in a pack (128 KiB is the largest zstd block).
  */
 #ifndef NW_BASE_TILE_H
 #define NW_BASE_TILE_H
@@ -12,8 +12,8 @@
 #define NW_STRIP_ELEMENTS_MAX ((uint64_t)131072)
 #define NW_TILE_STRIPS_MAX    ((uint64_t)8)
 
-/* The cut of one [rows, cols] matrix. Every tile but the last has tile_rows rows; every strip of a tile but its last has
- * strip_rows. */
+/* The cut of one [rows, cols] matrix. Every tile but the last has tile_rows rows; every strip of a tile but its last
+ * has strip_rows. */
 typedef struct {
     uint64_t rows, cols;
     uint64_t strip_rows, tile_rows;

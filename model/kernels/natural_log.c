@@ -1,9 +1,9 @@
 /* log(x) in double: the same bits on every machine, which a libm does not promise.
  *
- * x = 2^k (1 + f) with 1 + f between sqrt(1/2) and sqrt(2). With s = f / (2 + f), log(1 + f) = 2 atanh(s), an odd series in s,
- * written as f - f^2/2 + s (f^2/2 + R(s^2)) so that the leading terms are exact. The reduction and the polynomial are those of
- * FreeBSD's msun e_log.c (Sun Microsystems, 1993; error below 1 ulp); the code is our own. Plain operations only: the build
- * forbids contraction, so none is fused. */
+ * x = 2^k (1 + f) with 1 + f between sqrt(1/2) and sqrt(2). With s = f / (2 + f), log(1 + f) = 2 atanh(s), an odd
+ * series in s, written as f - f^2/2 + s (f^2/2 + R(s^2)) so that the leading terms are exact. The reduction and the
+ * polynomial are those of FreeBSD's msun e_log.c (Sun Microsystems, 1993; error below 1 ulp); the code is our own.
+ * Plain operations only: the build forbids contraction, so none is fused. */
 #include "model/kernels.h"
 
 #include <math.h>
