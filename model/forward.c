@@ -76,6 +76,7 @@ void nw_forward_prepare(nw_forward *f)
 {
     nw_bucket_table(f->config, true, f->bucket_encoder, f->bucket_distances);
     nw_bucket_table(f->config, false, f->bucket_decoder, f->bucket_distances);
+    openblas_set_num_threads(1);
 }
 
 /* ---- matrix products ---- */

@@ -225,7 +225,10 @@ nw_code nw_config_settle(nw_config *c, const nw_tensor_lookup *lookup, nw_error 
     if (c->decoder_blocks > 0 && !lookup->has(lookup->user, "decoder.final_layer_norm.weight") &&
         !lookup->has(lookup->user, "decoder.block.0.layer.0.SelfAttention.q.weight"))
         c->decoder_blocks = 0;
-    c->head_tied = !lookup->has(lookup->user, "lm_head.weight");
+    bool has_head = lookup->has(lookup->user, "lm_head.weight");
+    if (c->decoder_blocks > 0 && !has_head && !c->head_tied)
+        return nw_fail(err, NW_E_FORMAT, 0, "tensor lm_head.weight is missing, and tie_word_embeddings is false");
+    c->head_tied = !has_head;
     c->bias_per_block =
         lookup->has(lookup->user, "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight");
     return NW_OK;
