@@ -1,8 +1,8 @@
 /* From a budget to a plan. The order of claims: what the process and its threads cost anyway, what every request needs,
  * a window, the encoder's scratch; all that is left is for pins, whose last part the scratch may overlay.
  *
- * Pins are spread evenly over the schedule by bytes, so that reading and computing overlap all along: between two
- * streamed tiles there is always about the same amount of resident work.
+ * Pins are spread evenly over the schedule, so that reading and computing overlap all along: between two streamed tiles
+ * there is always about the same amount of resident work. And they are nested: more budget only adds pins.
  */
 #include "plan.h"
 
@@ -64,6 +64,15 @@ static size_t place_bytes(const nw_model *m, size_t align, size_t i)
     nw_step step =
         i < steps ? m->steps[NW_PASS_DECODE][i] : (nw_step){.tensor = m->tensors.embed, .tile = (uint32_t)(i - steps)};
     return (size_t)nw_round_up(nw_model_extent(m, step).bytes, align);
+}
+
+/* Every tile that could stay, the embedding's behind the schedule's. */
+static uint64_t places_total(const nw_model *m, size_t align, size_t first, size_t count)
+{
+    uint64_t bytes = 0;
+    for (size_t i = first; i < first + count; i++)
+        bytes += place_bytes(m, align, i);
+    return bytes;
 }
 
 static void split_pages(size_t positions, uint32_t *ret_positions, uint32_t *ret_pages)
@@ -139,15 +148,25 @@ static uint64_t with_reserve(uint64_t needed)
     return budget;
 }
 
+/* Slots of the window that a model is usually given: enough for the disk, but a small part of what a pass reads, or a
+ * small model would have a window where its pins should be. Follows from the model and the options alone. */
+static uint32_t usual_slots(const nw_model *m, const nw_session_options *o, const nw_shape *s)
+{
+    size_t   steps = m->step_count[NW_PASS_DECODE];
+    uint64_t pass = steps > 0 ? places_total(m, s->align, 0, steps) : UINT64_MAX;
+    uint64_t bytes = o->window_bytes != 0 ? o->window_bytes : nw_min_u64(WINDOW_USUAL, pass / 8);
+    uint64_t slots = bytes / s->slot_bytes;
+    if (o->window_bytes == 0)
+        slots = nw_max_u64(slots, SLOTS_USUAL_MIN);
+    return (uint32_t)nw_min_u64(nw_max_u64(slots, SLOTS_MIN), SLOTS_MAX);
+}
+
 /* The window for a budget: the usual one if it fits, else as many slots as do. Returns what is needed in all. */
 static uint64_t choose_window(const nw_model *m, const nw_session_options *o, const nw_tokenizer_cost *cost,
                               uint64_t unforeseen, uint64_t room, nw_blueprint *b)
 {
     nw_shape *s = &b->shape;
-    uint64_t  slots = (o->window_bytes != 0 ? o->window_bytes : WINDOW_USUAL) / s->slot_bytes;
-    if (o->window_bytes == 0)
-        slots = nw_max_u64(slots, SLOTS_USUAL_MIN);
-    s->slot_count = (uint32_t)nw_min_u64(nw_max_u64(slots, SLOTS_MIN), SLOTS_MAX);
+    s->slot_count = usual_slots(m, o, s);
     uint64_t needed = claim(m, o, cost, unforeseen, b);
     while (needed > room && s->slot_count > SLOTS_MIN && o->window_bytes == 0) {
         s->slot_count--;
@@ -158,37 +177,32 @@ static uint64_t choose_window(const nw_model *m, const nw_session_options *o, co
 
 /* ---- pins ---- */
 
-/* Every tile that could stay, the embedding's behind the schedule's. */
-static uint64_t places_total(const nw_model *m, size_t align, size_t first, size_t count)
+static uint64_t reverse_bits(uint64_t x, unsigned bits)
 {
-    uint64_t bytes = 0;
-    for (size_t i = first; i < first + count; i++)
-        bytes += place_bytes(m, align, i);
-    return bytes;
+    uint64_t reversed = 0;
+    for (unsigned i = 0; i < bits; i++)
+        reversed |= (x >> i & 1) << (bits - 1 - i);
+    return reversed;
 }
 
-/* Spreads pins over the schedule: a tile is pinned when the pins so far are behind their even share. */
-static void place_pins(const nw_model *m, nw_blueprint *b, uint64_t room, uint64_t total)
+/* Pins tiles in one fixed order until the next does not fit: by bit-reversed index (van der Corput's sequence), every
+ * prefix of which is spread evenly over the schedule. So what a smaller budget pins, a larger one pins too. */
+static void place_pins(const nw_model *m, nw_blueprint *b, uint64_t room)
 {
     size_t   align = b->shape.align;
-    uint64_t passed = 0, used = 0;
-    for (size_t i = 0; i < b->pin_count; i++) {
-        uint64_t bytes = place_bytes(m, align, i);
-        passed += bytes;
-        uint64_t share = total <= room ? passed : (uint64_t)((double)passed / (double)total * (double)room);
+    uint64_t used = 0;
+    unsigned bits = 0;
+    while ((uint64_t)1 << bits < b->pin_count)
+        bits++;
+    for (size_t i = 0; i < b->pin_count; i++)
         b->pin_at[i] = NW_NOT_PINNED;
-        if (used + bytes > share)
+    for (uint64_t k = 0; k < (uint64_t)1 << bits; k++) {
+        size_t i = (size_t)reverse_bits(k, bits);
+        if (i >= b->pin_count)
             continue;
-        b->pin_at[i] = used;
-        used += bytes;
-        b->plan.pinned_tiles++;
-        b->plan.pinned_bytes += bytes;
-    }
-    /* What rounding left over, for whatever still fits. */
-    for (size_t i = 0; i < b->pin_count; i++) {
         uint64_t bytes = place_bytes(m, align, i);
-        if (b->pin_at[i] != NW_NOT_PINNED || used + bytes > room)
-            continue;
+        if (used + bytes > room)
+            break;
         b->pin_at[i] = used;
         used += bytes;
         b->plan.pinned_tiles++;
@@ -205,21 +219,23 @@ static void place_pins(const nw_model *m, nw_blueprint *b, uint64_t room, uint64
     }
 }
 
-/* Gives what the budget leaves to the region, but no more than everything in it could use. */
-static uint64_t size_region(const nw_model *m, const nw_session_options *o, uint64_t spare, nw_blueprint *b)
+/* Gives what the budget leaves to the region, but no more than everything in it could use. While the window is not yet
+ * the usual one, what is left is less than a slot and stays unused: pins that came and went with the slots would make
+ * more budget read more. */
+static void size_region(const nw_model *m, const nw_session_options *o, uint64_t spare, nw_blueprint *b)
 {
     size_t   align = b->shape.align;
     uint64_t encode = b->shape.region_bytes;
     uint64_t schedule = places_total(m, align, 0, b->pin_count);
     uint64_t everything = schedule + places_total(m, align, b->pin_count, b->embed_count);
-    uint64_t room = nw_round_down(encode + spare, align);
+    bool     window_grows = b->shape.slot_count < usual_slots(m, o, &b->shape);
+    uint64_t room = nw_round_down(encode + (window_grows ? 0 : spare), align);
     if (o->pins_off)
         room = 0;
     else if (o->pins_bytes != 0)
         room = nw_min_u64(room, o->pins_bytes);
     b->shape.region_bytes = (size_t)nw_max_u64(encode, nw_min_u64(room, everything + encode));
-    place_pins(m, b, room, schedule);
-    return schedule;
+    place_pins(m, b, room);
 }
 
 /* ---- what will be read ---- */
@@ -328,15 +344,20 @@ static nw_code too_small(const nw_plan *p, uint64_t budget, const nw_maxima *max
     return rc;
 }
 
-/* The smallest budget, from the smallest window; the tokenizer, loaded and gone before the rest, may need more. */
-static uint64_t smallest_budget(const nw_model *m, const nw_session_options *o, const nw_tokenizer_cost *cost,
-                                uint64_t tokenizer_bytes, uint64_t unforeseen, nw_blueprint *b)
+/* The smallest budget, from the smallest window; the tokenizer, which is loaded and gone before the rest, may need more.
+ * And the budget, with the usual window, whose pins hold the whole decode schedule. */
+static void bound_budget(const nw_model *m, const nw_session_options *o, const nw_tokenizer_cost *cost,
+                         uint64_t tokenizer_bytes, uint64_t unforeseen, nw_blueprint *b)
 {
     nw_plan *p = &b->plan;
-    uint64_t needed = choose_window(m, o, cost, unforeseen, 0, b);
+    uint64_t schedule = places_total(m, b->shape.align, 0, b->pin_count);
+    uint64_t usual = choose_window(m, o, cost, unforeseen, UINT64_MAX, b);
+    uint64_t region = nw_max_u64(schedule + b->shape.align, p->part.encode);
+    p->budget_all_resident = with_reserve(usual - p->part.encode + region);
+    uint64_t least = choose_window(m, o, cost, unforeseen, 0, b);
     p->tokenizer_peak = cost->peak + cost->pieces + tokenizer_bytes;
     uint64_t at_start = p->part.process + m->memory.tag_live[NW_TAG_INDEX] + p->tokenizer_peak;
-    return with_reserve(nw_max_u64(needed, at_start));
+    p->smallest = with_reserve(nw_max_u64(least, at_start));
 }
 
 nw_code nw_blueprint_make(nw_model *m, const nw_session_options *o, uint64_t unforeseen, nw_blueprint *b, nw_error *err)
@@ -357,7 +378,7 @@ nw_code nw_blueprint_make(nw_model *m, const nw_session_options *o, uint64_t unf
         budget = nw_budget_auto(&machine);
     }
     nw_plan *p = &b->plan;
-    p->smallest = smallest_budget(m, o, &cost, tokenizer_bytes, unforeseen, b);
+    bound_budget(m, o, &cost, tokenizer_bytes, unforeseen, b);
     rc = budget < p->smallest ? too_small(p, budget, &b->shape.maxima, err) : NW_OK;
     p->budget = nw_max_u64(budget, p->smallest);
     p->part.reserve = NW_RESERVE(p->budget);
@@ -365,10 +386,8 @@ nw_code nw_blueprint_make(nw_model *m, const nw_session_options *o, uint64_t unf
     uint64_t room = p->budget - p->part.reserve;
     uint64_t needed = choose_window(m, o, &cost, unforeseen, room, b);
     NW_CHECK(needed <= room);
-    uint64_t schedule = size_region(m, o, room - needed, b);
+    size_region(m, o, room - needed, b);
     p->decode_tiles = b->pin_count;
-    p->budget_all_resident =
-        with_reserve(needed - b->plan.part.pins + nw_max_u64(schedule + b->shape.align, p->part.encode));
     claim(m, o, &cost, unforeseen, b);
     count_reads(m, b, tokenizer_bytes);
     predict(m, o, b);

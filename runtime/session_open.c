@@ -61,8 +61,10 @@ static nw_code prepare(nw_session *s, const nw_session_options *o, nw_error *err
     nw_code rc = nw_blueprint_make(s->model, o, 0, &s->blueprint, err);
     if (rc == NW_OK)
         rc = check_available(o, s->blueprint.plan.budget, err);
-    if (rc == NW_OK)
-        rc = nw_workers_open(&s->memory, s->blueprint.threads, &s->workers, err);
+    if (rc != NW_OK)
+        return rc;
+    s->memory.limit = s->blueprint.plan.budget;
+    rc = nw_workers_open(&s->memory, s->blueprint.threads, &s->workers, err);
     if (rc == NW_OK)
         rc = open_io(s, err);
     if (rc != NW_OK)
@@ -179,7 +181,7 @@ nw_code nw_session_open(nw_model *m, const nw_session_options *options, nw_sessi
 {
     double     start = nw_system_seconds();
     nw_memory  mem;
-    nw_memory_init(&mem, options->budget_bytes != 0 ? options->budget_bytes : UINT64_MAX,
+    nw_memory_init(&mem, UINT64_MAX, /* until the plan has judged the budget */
                    m->hooks != NULL ? m->hooks->memory : NULL);
     nw_session *s = nw_memory_alloc(&mem, NW_TAG_SESSION, 1, sizeof *s);
     if (s == NULL)

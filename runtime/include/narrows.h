@@ -95,7 +95,7 @@ NW_API nw_model *nw_model_close(nw_model *model); /* after its sessions; takes N
 /* What a model is, for people and programs. Strings belong to the model. */
 typedef struct {
     const char *path;    /* of the directory or file */
-    const char *family;  /* "T5 v1.0", "T5 v1.1 / Flan-T5", "mT5", "UMT5", "ByT5", "UL2", ... as far as the files tell */
+    const char *family;  /* "T5 v1.0", "T5 v1.1 / Flan-T5", "mT5", "UMT5", "ByT5", ... as far as the files tell */
     const char *model_type;
     uint32_t    vocab_size, d_model, d_kv, d_ff, heads, encoder_blocks, decoder_blocks;
     uint32_t    relative_buckets, relative_distance;

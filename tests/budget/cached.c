@@ -2,8 +2,8 @@
  *
  *   cached FILE ...
  *
- * Asks by mincore of a mapping that is never touched: mapping reads nothing. (fincore of util-linux does the same, but is not
- * everywhere, and its output differs between versions.)
+ * Asks by mincore of a mapping that is never touched: mapping reads nothing. (fincore of util-linux does the same, but
+ * is not everywhere, and its output differs between versions.)
  */
 #define _DEFAULT_SOURCE /* mincore */
 #include <errno.h>

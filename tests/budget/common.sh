@@ -66,7 +66,8 @@ run_in() {
     shift
     status=77
     if [ -z "$cgroup_refused" ]; then
-        "$launcher" --cgroup "$bytes" --json "$work/cost" --stdout "$work/out" -- "$narrows" "$@" </dev/null 2>"$work/err"
+        "$launcher" --cgroup "$bytes" --json "$work/cost" --stdout "$work/out" -- "$narrows" "$@" \
+            </dev/null 2>"$work/err"
         status=$?
     fi
     ran="narrows $* (in a cgroup of $bytes)"
@@ -86,9 +87,13 @@ within() {
     killed=$(number cgroup_oom_kills "$work/cost")
     [ "${killed:-0}" -eq 0 ] || fail "$ran: $killed killed in the cgroup"
     in_cgroup=$(number cgroup_peak_bytes "$work/cost")
-    echo "  peak $((peak / 1024)) KiB${in_cgroup:+, of the cgroup $((in_cgroup / 1024)) KiB}, of $(($1 / 1024)); $(sed -n \
-        's/.*"seconds": \([0-9]*\.[0-9]\).*/\1/p' "$work/cost") s: $(echo "$ran" | cut -c 1-100)"
+    seconds=$(sed -n 's/.*"seconds": \([0-9]*\.[0-9]\).*/\1/p' "$work/cost")
+    echo "  peak $((peak / 1024)) KiB${in_cgroup:+, of the cgroup $((in_cgroup / 1024)) KiB}, of $(($1 / 1024));" \
+        "$seconds s: $(echo "$ran" | cut -c 1-100)"
 }
+
+# answer_ids COUNT: the first ids of a JSON answer
+answer_ids() { sed -n 's/.*"ids": \[\([^]]*\)\].*/\1/p' "$work/out" | tr -d , | cut -d ' ' -f "1-$1"; }
 
 # uncached FILE...: next to nothing of them is in the page cache, and so nothing of them is dirty
 uncached() {

@@ -1,5 +1,5 @@
-# A model of 2.5 GB that knows its answers, under 192M: the same answers as the small model it was grown from, in a cgroup of exactly
-# the budget, and no weights left behind in the page cache.
+# A model of 2.5 GB that knows its answers, under 192M: the same answers as the small model it was grown from, in a
+# cgroup of exactly the budget, and no weights left behind in the page cache.
 . "$(dirname "$0")/common.sh"
 need_space 3500
 
@@ -30,7 +30,7 @@ head -n 3 "$work/prompts" >"$work/few"
 run run -m "$small" -b 64M --lines -f "$work/prompts" -n 64 -q
 expect_status 0
 [ "$(wc -l <"$work/out")" -eq 12 ] && ! grep -q '^$' "$work/out" || fail "$ran: not twelve answers"
-[ "$(sed -n 3p "$work/out")" = neunzehnhundertvierundachtzig ] || [ "$(sed -n 3p "$work/out")" = eintausendneunhundertvierundachtzig ] ||
+[ "$(sed -n 3p "$work/out")" = eintausendneunhundertvierundachtzig ] ||
     fail "$ran: the small model answers something else"
 cp "$work/out" "$work/answers"
 

@@ -1,6 +1,7 @@
-/* The bundled model and a larger one that computes the same (benchmarks/grow.c): the logits of every step are equal bit for bit for
- * prompts that only our own kernels see, the tokens are the same for longer ones, whose encoder goes through sgemm. The larger model
- * runs under budgets from the smallest up, with every set of kernels that this machine has.
+/* The bundled model and a larger one that computes the same (benchmarks/grow.c): the logits of every step are equal bit
+ * for bit for prompts that only our own kernels see, the tokens are the same for longer ones, whose encoder goes
+ * through sgemm. The larger model runs under budgets from the smallest up, with every set of kernels that this machine
+ * has.
  */
 #include "model/kernels.h"
 #include "narrows.h"
@@ -48,8 +49,12 @@ static void grow(void)
     for (int up = 0; up < 2; up++)
         *strrchr(exe, '/') = '\0';
     snprintf(path, sizeof path, "%s/benchmarks/narrows-grow", exe);
-    const char *args[] = {path,      NW_TEST_DATA "/numbers-t5", t.grown.text, "--d-model-factor", "4", "--d-ff", "1280",
-                          "--heads", "6",                        "--blocks",   "6",                NULL};
+    const char *args[] = {path,         NW_TEST_DATA "/numbers-t5",
+                          t.grown.text, "--d-model-factor",
+                          "4",          "--d-ff",
+                          "1280",       "--heads",
+                          "6",          "--blocks",
+                          "6",          NULL};
     pid_t       pid;
     int         status = -1;
     NW_CHECK(posix_spawn(&pid, path, NULL, NULL, (char *const *)(const void *)args, environ) == 0);
@@ -71,7 +76,8 @@ static nw_session *open_session(nw_model *model, uint64_t above, const char *ker
 {
     nw_error           err = {0};
     nw_session        *session = NULL;
-    nw_session_options o = {.budget_bytes = 1 << 20, .max_input_tokens = 64, .max_output_tokens = STEPS_MAX, .kernels = kernels};
+    nw_session_options o = {
+        .budget_bytes = 1 << 20, .max_input_tokens = 64, .max_output_tokens = STEPS_MAX, .kernels = kernels};
     assert_int_equal(nw_session_open(model, &o, &session, &err), NW_E_BUDGET);
     o.budget_bytes = err.bytes_needed;
     /* The first refusal comes from the plan; the second counts what it measured, if that is more. */
@@ -148,11 +154,13 @@ static void check_grown(nw_model *model, uint64_t above, const char *kernels, si
     nw_session_stats(session, &before);
     ask(session, compare, each_kind);
     nw_session_stats(session, &after);
-    assert_true(t.bits_compared > bits && t.tokens_compared - tokens > (t.bits_compared - bits) / t.vocab); /* both kinds */
+    assert_true(t.bits_compared > bits &&
+                t.tokens_compared - tokens > (t.bits_compared - bits) / t.vocab); /* both kinds */
     char text[16];
     print_message("%s, %s kernels: %zu steps, %zu of them in every bit; %llu bytes resident, %llu read\n",
-                  nw_bytes_format(budget, true, text), after.kernels, t.tokens_compared - tokens, (t.bits_compared - bits) / t.vocab,
-                  (unsigned long long)after.pinned_bytes, (unsigned long long)(after.bytes_read - before.bytes_read));
+                  nw_bytes_format(budget, true, text), after.kernels, t.tokens_compared - tokens,
+                  (t.bits_compared - bits) / t.vocab, (unsigned long long)after.pinned_bytes,
+                  (unsigned long long)(after.bytes_read - before.bytes_read));
     nw_session_close(session);
 }
 

@@ -1,4 +1,5 @@
-# mt5-small's shape, whose vocabulary is most of it: 250,112 rows of embedding and of the head, and a tokenizer of 250,000 pieces.
+# mt5-small's shape, whose vocabulary is most of it: 250,112 rows of embedding and of the head, and a tokenizer of
+# 250,000 pieces.
 . "$(dirname "$0")/common.sh"
 need_space 1500
 [ -x "$build/tests/make_tokenizer" ] || skip "$build/tests/make_tokenizer is not built"

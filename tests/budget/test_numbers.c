@@ -26,7 +26,8 @@ static int open_session(void **state)
                             .max_output_tokens = OUTPUT_MAX,
                             .keep_tokenizer = true,
                             .kernels = kernels};
-    golden_need(nw_model_open(&(nw_model_options){.path = NW_TEST_DATA "/numbers-t5"}, &model, &err) == NW_OK, "model", &err);
+    golden_need(nw_model_open(&(nw_model_options){.path = NW_TEST_DATA "/numbers-t5"}, &model, &err) == NW_OK, "model",
+                &err);
     golden_need(nw_session_open(model, &o, &session, &err) == NW_OK, "session", &err);
     all = vectors_open();
     return 0;

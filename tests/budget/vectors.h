@@ -10,7 +10,7 @@
 enum { VECTOR_IDS_MAX = 256 };
 
 typedef struct {
-    cJSON  *list; /* of the lines' objects */
+    cJSON  *list;   /* of the lines' objects */
     cJSON **greedy; /* those that the reference answered greedily; belong to `list` */
     size_t  greedy_count;
 } vectors;
@@ -35,7 +35,8 @@ static inline vectors vectors_open(void)
             v.greedy[v.greedy_count++] = object;
     }
     free(text);
-    golden_need(v.greedy_count > 0 && v.greedy_count < (size_t)cJSON_GetArraySize(v.list), "greedy and other vectors", NULL);
+    golden_need(v.greedy_count > 0 && v.greedy_count < (size_t)cJSON_GetArraySize(v.list), "greedy and other vectors",
+                NULL);
     return v;
 }
 

@@ -1,9 +1,9 @@
 /* Promise 2: the budget changes time, never output.
  *
- * Each model is asked a few prompts of different lengths. The exact bits of all encoder states, logits and tokens must be the same for
- * every budget, window, share of pins, thread count, device, order of completions, set of kernels, number of lanes and order of
- * prompts. One run with all resident, one thread and one lane is what the others are compared with; variations are first walked over
- * one by one, then drawn together at random.
+ * Each model is asked a few prompts of different lengths. The exact bits of all encoder states, logits and tokens must
+ * be the same for every budget, window, share of pins, thread count, device, order of completions, set of kernels,
+ * number of lanes and order of prompts. One run with all resident, one thread and one lane is what the others are
+ * compared with; variations are first walked over one by one, then drawn together at random.
  *
  *   test_same_bits [SEED [CASES]]    the random part starts at this seed; 1 of them replays one case
  */
@@ -38,15 +38,19 @@ static void describe(const subject *s, const variation *v, const char *what)
 {
     if (failures++ >= 20)
         return;
-    printf("FAILED %s: %s: budget %llu (smallest + %llu) window %llu pins %s%llu%s threads %u lanes %zu%s io %s kernels %s", s->name,
-           what, (unsigned long long)budget_last, (unsigned long long)v->extra, (unsigned long long)v->window,
-           v->pins_off ? "off " : "", (unsigned long long)v->pins, v->prefetch_off ? " no prefetch" : "", v->threads, v->lanes,
-           v->together ? " together" : "",
-           v->fake != NULL ? "fake" : v->io == NW_READ_URING ? "uring" : v->io == NW_READ_THREADS ? "threads" : "auto",
+    printf("FAILED %s: %s: budget %llu (smallest + %llu) window %llu pins %s%llu%s threads %u lanes %zu%s io %s "
+           "kernels %s",
+           s->name, what, (unsigned long long)budget_last, (unsigned long long)v->extra, (unsigned long long)v->window,
+           v->pins_off ? "off " : "", (unsigned long long)v->pins, v->prefetch_off ? " no prefetch" : "", v->threads,
+           v->lanes, v->together ? " together" : "",
+           v->fake != NULL            ? "fake"
+           : v->io == NW_READ_URING   ? "uring"
+           : v->io == NW_READ_THREADS ? "threads"
+                                      : "auto",
            v->kernels != NULL ? v->kernels : "best");
     if (v->fake != NULL)
-        printf(" device seed %llu short %u retry %u delay %u", (unsigned long long)v->fake->seed, v->fake->short_percent,
-               v->fake->retry_percent, v->fake->delay_max);
+        printf(" device seed %llu short %u retry %u delay %u", (unsigned long long)v->fake->seed,
+               v->fake->short_percent, v->fake->retry_percent, v->fake->delay_max);
     printf(" order");
     for (size_t i = 0; i < s->prompt_count; i++)
         printf(" %zu", v->order[i]);
@@ -54,7 +58,8 @@ static void describe(const subject *s, const variation *v, const char *what)
 }
 
 /* The prompts in an open session, as the variation says. */
-static nw_code ask(nw_session *session, const nw_model_info *info, const subject *s, const variation *v, answers *ret, nw_error *err)
+static nw_code ask(nw_session *session, const nw_model_info *info, const subject *s, const variation *v, answers *ret,
+                   nw_error *err)
 {
     nw_code rc = NW_OK;
     if (info->decoder_blocks > 0 && v->together)
@@ -71,7 +76,8 @@ static nw_code ask(nw_session *session, const nw_model_info *info, const subject
     return rc;
 }
 
-/* The budget of a variation; the smallest is what the session itself asks for, since a test's own memory counts as base. */
+/* The budget of a variation; the smallest is what the session itself asks for, since a test's own memory counts as
+ * base. */
 static nw_code open_session(nw_model *model, nw_session_options *o, const variation *v, nw_session **ret, nw_error *err)
 {
     nw_plan plan;
@@ -130,7 +136,8 @@ static void compare(const subject *s, const variation *v, const answers *want)
     answers have;
     if (!run(s, v, &have))
         return;
-    if (memcmp(have.hash, want->hash, sizeof have.hash) != 0 || memcmp(have.tokens, want->tokens, sizeof have.tokens) != 0)
+    if (memcmp(have.hash, want->hash, sizeof have.hash) != 0 ||
+        memcmp(have.tokens, want->tokens, sizeof have.tokens) != 0)
         describe(s, v, "other bits");
 }
 
@@ -270,7 +277,8 @@ static void test_subject(const subject *s, uint64_t seed, unsigned cases, bool r
            (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9);
 }
 
-static subject subject_make(const char *name, const char *dir, const size_t *lengths, size_t count, uint32_t vocab, size_t tokens)
+static subject subject_make(const char *name, const char *dir, const size_t *lengths, size_t count, uint32_t vocab,
+                            size_t tokens)
 {
     subject s = {.name = name, .tokens = tokens};
     snprintf(s.dir, sizeof s.dir, "%s", dir);
@@ -307,7 +315,8 @@ int main(int argc, char **argv)
     for (int tied = 0; tied < 2; tied++) {
         temp_path dir = temp_dir_path(&temp, tied ? "tied" : "own-head");
         many_tiles_write(dir.text, tied, 5);
-        subject s = subject_make(tied ? "many tiles, tied" : "many tiles", dir.text, lengths_many, 4, MANY_TILES_VOCAB, 3);
+        subject s =
+            subject_make(tied ? "many tiles, tied" : "many tiles", dir.text, lengths_many, 4, MANY_TILES_VOCAB, 3);
         test_subject(&s, seed, cases != 0 ? cases : RANDOM_CASES_MANY, random_only);
     }
     temp_dir_remove(&temp);

@@ -1,5 +1,5 @@
-/* What a session answers, as one number per prompt: a hash over the exact bits of its encoder states, of the logits of every step and
- * of its tokens. Two runs gave the same answers if and only if the numbers are equal. */
+/* What a session answers, as one number per prompt: a hash over the exact bits of its encoder states, of the logits of
+ * every step and of its tokens. Two runs gave the same answers if and only if the numbers are equal. */
 #ifndef NW_TEST_ANSWERS_H
 #define NW_TEST_ANSWERS_H
 
@@ -83,8 +83,8 @@ static inline nw_request answer_request(const subject *s, size_t prompt, answer_
  * The hash covers the states only then; answers_seed starts it. */
 #define ANSWERS_SEED ((uint64_t)0xcbf29ce484222325u)
 
-static inline nw_code answer_generate(nw_session *session, const subject *s, size_t prompt, size_t vocab, uint64_t *ret_hash,
-                                      size_t *ret_tokens, nw_error *err)
+static inline nw_code answer_generate(nw_session *session, const subject *s, size_t prompt, size_t vocab,
+                                      uint64_t *ret_hash, size_t *ret_tokens, nw_error *err)
 {
     answer_reader r = {.hash = ANSWERS_SEED, .vocab = vocab};
     nw_request    q = answer_request(s, prompt, &r);
@@ -98,8 +98,8 @@ static inline nw_code answer_generate(nw_session *session, const subject *s, siz
     return rc;
 }
 
-static inline nw_code answer_encode(nw_session *session, const subject *s, size_t prompt, size_t d_model, uint64_t *hash,
-                                    nw_error *err)
+static inline nw_code answer_encode(nw_session *session, const subject *s, size_t prompt, size_t d_model,
+                                    uint64_t *hash, nw_error *err)
 {
     size_t  bytes = s->counts[prompt] * d_model * sizeof(float);
     float  *states = malloc(bytes);
@@ -111,8 +111,8 @@ static inline nw_code answer_encode(nw_session *session, const subject *s, size_
 }
 
 /* All prompts together, submitted in the order given; more than the lanes wait. */
-static inline nw_code answer_together(nw_session *session, const subject *s, const size_t *order, size_t vocab, answers *ret,
-                                      nw_error *err)
+static inline nw_code answer_together(nw_session *session, const subject *s, const size_t *order, size_t vocab,
+                                      answers *ret, nw_error *err)
 {
     answer_reader readers[PROMPTS_MAX];
     size_t        live = 1;

@@ -1,5 +1,6 @@
-/* A small model whose tensors have several tiles and strips, in several shards and of all three types: what the tiny golden
- * models lack. Random weights from a seed; the end token's logit is always 0, so that answers have their full length. */
+/* A small model whose tensors have several tiles and strips, in several shards and of all three types: what the tiny
+ * golden models lack. Random weights from a seed; the end token's logit is always 0, so that answers have their full
+ * length. */
 #ifndef NW_TEST_MANY_TILES_H
 #define NW_TEST_MANY_TILES_H
 
@@ -64,11 +65,12 @@ static inline nw_dtype many_tiles_dtype(uint32_t index)
 static inline void many_tiles_write(const char *dir, bool tied, uint64_t seed)
 {
     char json[1024];
-    snprintf(json, sizeof json,
-             "{\"model_type\":\"t5\",\"vocab_size\":%d,\"d_model\":256,\"d_kv\":64,\"d_ff\":4500,\"num_heads\":4,"
-             "\"num_layers\":2,\"num_decoder_layers\":2,\"feed_forward_proj\":\"gated-gelu\",\"tie_word_embeddings\":%s,"
-             "\"decoder_start_token_id\":0,\"pad_token_id\":0,\"eos_token_id\":%d}",
-             MANY_TILES_VOCAB, tied ? "true" : "false", MANY_TILES_END);
+    snprintf(
+        json, sizeof json,
+        "{\"model_type\":\"t5\",\"vocab_size\":%d,\"d_model\":256,\"d_kv\":64,\"d_ff\":4500,\"num_heads\":4,"
+        "\"num_layers\":2,\"num_decoder_layers\":2,\"feed_forward_proj\":\"gated-gelu\",\"tie_word_embeddings\":%s,"
+        "\"decoder_start_token_id\":0,\"pad_token_id\":0,\"eos_token_id\":%d}",
+        MANY_TILES_VOCAB, tied ? "true" : "false", MANY_TILES_END);
     nw_memory mem;
     nw_error  err = {0};
     nw_config config;

@@ -37,7 +37,7 @@ banned 'raw allocation' 'malloc|calloc|realloc|reallocarray|free|strdup|strndup|
 banned 'printing in a library' 'printf|vprintf|dprintf|puts|putchar|perror' "$outer"
 grep -vE "^($outer)" "$work/code" | grep -E ":.*$word(stdout|stderr|cout|cerr)([^A-Za-z0-9_]|\$)" | report 'printing in a library'
 
-grep -nE "$word(FIXME|TODO|XXX)([^A-Za-z0-9_]|\$)" $texts /dev/null | grep -v '^tests/tidy/' | report 'unfinished'
+grep -nE "$word(FIXME|TODO|XXX)([^A-Za-z0-9_]|\$)" $texts /dev/null | grep -v '^tests/tidy/check_tree\.sh:' | report 'unfinished'
 grep -nE '(^|[^A-Za-z0-9_$.}])/(wor[k]|roo[t]|hom[e]/[a-z]+)/' $texts /dev/null | report 'path of one machine'
 
 # Characters, not bytes: continuation bytes of UTF-8 do not count.

@@ -26,14 +26,14 @@ plant model/waits.c '/* TO''DO */\n'
 plant tests/where.sh "cd /wor""k/main\n"
 plant tools/wide.c "$(repeat 115 x); 12345\n"
 plant tools/narrow.c "/* $(repeat 114 '\303\244') */\n"
-plant tools/high.c "$(repeat 801 '\n')"
-plant tools/less_high.c "$(repeat 800 '\n')"
-plant tools/endless.c "int endless(void)\n{\n$(repeat 71 ';\n')}\n"
-plant tools/long_enough.c "int long_enough(void)\n{\n$(repeat 70 ';\n')\n/* a\n b */\n}\n"
-plant model/kernels/kernel.c "int kernel(void)\n{\n$(repeat 120 ';\n')}\n"
-plant model/kernels/endless_kernel.c "int endless_kernel(void)\n{\n$(repeat 121 ';\n')}\n"
-plant tools/known.c "int known(void)\n{\n$(repeat 75 ';\n')}\n"
-plant tools/grown.c "int grown(void)\n{\n$(repeat 76 ';\n')}\n"
+plant tools/high.c "$(repeat 801 '\\n')"
+plant tools/less_high.c "$(repeat 800 '\\n')"
+plant tools/endless.c "int endless(void)\n{\n$(repeat 71 ';\\n')}\n"
+plant tools/long_enough.c "int long_enough(void)\n{\n$(repeat 70 ';\\n')\n/* a\n b */\n}\n"
+plant model/kernels/kernel.c "int kernel(void)\n{\n$(repeat 120 ';\\n')}\n"
+plant model/kernels/endless_kernel.c "int endless_kernel(void)\n{\n$(repeat 121 ';\\n')}\n"
+plant tools/known.c "int known(void)\n{\n$(repeat 75 ';\\n')}\n"
+plant tools/grown.c "int grown(void)\n{\n$(repeat 76 ';\\n')}\n"
 plant tests/tidy/long_functions.txt 'tools/known.c known 75\ntools/grown.c grown 75\ntools/cured.c cured 80\n'
 plant tools/twice.h ''
 plant loader/twice.h ''

@@ -110,8 +110,8 @@ void nw_forward_layout(nw_forward *f, nw_arena *a);
 /* Carves what only an encode pass needs: the caller may overlay it with other things between passes. */
 void nw_forward_encode_layout(nw_forward *f, nw_arena *a);
 
-/* Fills the bucket tables after nw_forward_layout with a base, and tells BLAS to use one thread a call: a setting of the whole
- * process, because the workers are the threads. */
+/* Fills the bucket tables after nw_forward_layout with a base, and tells BLAS to use one thread a call: a setting of
+ * the whole process, because the workers are the threads. */
 void nw_forward_prepare(nw_forward *f);
 
 /* Encoder states of one prompt, after the final norm: *ret_states [count, d_model], inside the encode buffers.

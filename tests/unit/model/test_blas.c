@@ -1,5 +1,5 @@
-/* The BLAS that is linked must bear being called by several threads at once: Debian's single-threaded build does not (its buffers have
- * no locks), and gave wrong products in about one call of 250. */
+/* The BLAS that is linked must bear being called by several threads at once: Debian's single-threaded build does not
+ * (its buffers have no locks), and gave wrong products in about one call of 250. */
 #include <cblas.h>
 #include <pthread.h>
 #include <stdio.h>

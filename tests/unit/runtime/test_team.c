@@ -1,6 +1,5 @@
-/* The worker team: every piece exactly once, on a worker that exists, whatever the number of threads and pieces; many short jobs, where
- * late wakers would show; and matrix products of BLAS on all workers at once. */
-#include "../../../model/blas.h"
+/* The worker team: every piece exactly once, on a worker that exists, whatever the number of threads and pieces; many
+ * short jobs, where late wakers would show. */
 #include "team.h"
 
 #include <setjmp.h>
@@ -15,9 +14,9 @@
 enum { THREADS_MAX = 8, PIECES = 3000 };
 
 #ifdef NW_SANITIZED
-enum { JOBS = 4000, PRODUCTS = 400 };
+enum { JOBS = 4000 };
 #else
-enum { JOBS = 60000, PRODUCTS = 20000 };
+enum { JOBS = 60000 };
 #endif
 
 static nw_workers *open_team(nw_memory *mem, size_t threads)
@@ -152,55 +151,12 @@ static void test_memory(void **state)
     assert_null(nw_workers_close(NULL));
 }
 
-/* Debian's single-threaded OpenBLAS gives one packing buffer to two threads now and then (model/blas.c). */
-enum { COLUMNS = 33, ROWS = 512, WIDTH = 256 };
-
-typedef struct {
-    float      *x, *w, *want, *have[THREADS_MAX];
-    atomic_uint wrong;
-} blas_job;
-
-static void blas_piece(void *ctx, size_t i, size_t worker)
-{
-    (void)i;
-    blas_job *j = ctx;
-    nw_blas_multiply(j->have[worker], j->x, COLUMNS, j->w, ROWS, WIDTH);
-    if (memcmp(j->have[worker], j->want, COLUMNS * ROWS * sizeof(float)) != 0)
-        atomic_fetch_add(&j->wrong, 1);
-}
-
-static float *random_floats(size_t n)
-{
-    float *f = malloc(n * sizeof *f);
-    for (size_t i = 0; i < n; i++)
-        f[i] = (float)(i * 2654435761u % 1000) * 0.001f - 0.5f;
-    return f;
-}
-
-static void test_blas_on_all_workers(void **state)
-{
-    (void)state;
-    nw_memory   mem;
-    nw_workers *team = open_team(&mem, 4);
-    blas_job    j = {.x = random_floats(COLUMNS * WIDTH), .w = random_floats(ROWS * WIDTH), .want = random_floats(COLUMNS * ROWS)};
-    for (size_t i = 0; i < 4; i++)
-        j.have[i] = random_floats(COLUMNS * ROWS);
-    nw_blas_multiply(j.want, j.x, COLUMNS, j.w, ROWS, WIDTH);
-    nw_workers_run(team, blas_piece, &j, PRODUCTS);
-    assert_int_equal(j.wrong, 0);
-    for (size_t i = 0; i < 4; i++)
-        free(j.have[i]);
-    free(j.x);
-    free(j.w);
-    free(j.want);
-    close_team(&mem, team);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_piece_once), cmocka_unit_test(test_many_short_jobs), cmocka_unit_test(test_after_sleep),
-        cmocka_unit_test(test_uneven_pieces),    cmocka_unit_test(test_memory),          cmocka_unit_test(test_blas_on_all_workers),
+        cmocka_unit_test(test_every_piece_once), cmocka_unit_test(test_many_short_jobs),
+        cmocka_unit_test(test_after_sleep),      cmocka_unit_test(test_uneven_pieces),
+        cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
