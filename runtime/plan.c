@@ -344,8 +344,8 @@ static nw_code too_small(const nw_plan *p, uint64_t budget, const nw_maxima *max
     return rc;
 }
 
-/* The smallest budget, from the smallest window; the tokenizer, which is loaded and gone before the rest, may need more.
- * And the budget, with the usual window, whose pins hold the whole decode schedule. */
+/* The smallest budget, from the smallest window; the tokenizer, loaded and gone before the rest, may need more. And the
+ * budget, with the usual window, whose pins hold the whole decode schedule. */
 static void bound_budget(const nw_model *m, const nw_session_options *o, const nw_tokenizer_cost *cost,
                          uint64_t tokenizer_bytes, uint64_t unforeseen, nw_blueprint *b)
 {

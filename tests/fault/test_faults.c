@@ -1,0 +1,295 @@
+/* Any allocation and any read may fail: none leaks, lies or leaves half an answer. Fail point 1, then 2, and so on
+ * until a run no longer reaches the armed point. A session that met a failed read, was stopped, or lost a file's tail
+ * answers rightly again once the cause is gone. (That nothing is left allocated is checked by nw_model_close and
+ * nw_session_close themselves.)
+ */
+#include "answers.h"
+#include "many_tiles.h"
+#include "temp_dir.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifdef NW_SANITIZED
+enum { READ_STRIDE = 7 };
+#else
+enum { READ_STRIDE = 1 };
+#endif
+enum { POINTS_MAX = 100000 };
+
+static unsigned failures;
+
+static void check(bool ok, const char *what, uint64_t point, const char *detail)
+{
+    if (!ok && failures++ < 20)
+        printf("FAILED %s at %llu: %s\n", what, (unsigned long long)point, detail);
+}
+
+/* A model and a session over hooks, open at once. */
+typedef struct {
+    nw_model   *model;
+    nw_session *session;
+    size_t      vocab;
+} pair;
+
+static nw_code open_pair(const char *dir, nw_hooks *hooks, const subject *s, uint64_t budget, pair *ret, nw_error *err)
+{
+    *ret = (pair){0};
+    nw_code rc = nw_model_open(&(nw_model_options){.path = dir, .hooks = hooks}, &ret->model, err);
+    if (rc != NW_OK)
+        return rc;
+    nw_model_info info;
+    nw_model_describe(ret->model, &info);
+    ret->vocab = info.vocab_size;
+    nw_session_options o = {.budget_bytes = budget,
+                            .max_input_tokens = s->longest,
+                            .max_output_tokens = s->tokens,
+                            .max_lanes = 2,
+                            .threads = 2,
+                            .force = true};
+    return nw_session_open(ret->model, &o, &ret->session, err);
+}
+
+static void close_pair(pair *p)
+{
+    nw_session_close(p->session);
+    nw_model_close(p->model);
+}
+
+/* Text to ids, a session, an answer. */
+static nw_code whole_run(const char *dir, nw_hooks *hooks, const subject *s, uint64_t *ret_hash, nw_error *err)
+{
+    static const char text[] = "translate digits to German: 1984";
+    uint32_t          ids[64];
+    size_t            count, tokens;
+    pair              p = {0};
+    nw_code           rc = nw_model_open(&(nw_model_options){.path = dir, .hooks = hooks}, &p.model, err);
+    if (rc == NW_OK)
+        rc = nw_model_encode_text(p.model, text, sizeof text - 1, ids, 64, &count, err);
+    p.model = nw_model_close(p.model);
+    if (rc == NW_OK)
+        rc = open_pair(dir, hooks, s, 256 << 20, &p, err);
+    if (rc == NW_OK)
+        rc = answer_generate(p.session, s, 0, p.vocab, ret_hash, &tokens, err);
+    close_pair(&p);
+    return rc;
+}
+
+static void test_every_allocation(const subject *s)
+{
+    uint64_t want = 0, point = 0;
+    nw_error err = {0};
+    check(whole_run(s->dir, NULL, s, &want, &err) == NW_OK, "the run itself", 0, err.msg);
+    for (point = 1; point < POINTS_MAX; point++) {
+        nw_memory_fault fault = {.fail_at = point};
+        nw_hooks        hooks = {.memory = &fault};
+        /* The account counts from each model's and session's start; the fault counts on through all of them. */
+        uint64_t hash = 0;
+        err = (nw_error){0};
+        nw_code rc = whole_run(s->dir, &hooks, s, &hash, &err);
+        if (!fault.fired) {
+            check(rc == NW_OK && hash == want, "allocation", point, err.msg);
+            break;
+        }
+        check(rc == NW_E_MEMORY || rc == NW_E_BUDGET, "allocation: code", point, err.msg);
+        check(err.msg[0] != '\0' && strchr(err.msg, '\n') == NULL && hash == 0, "allocation: message", point, err.msg);
+    }
+    printf("%llu allocations failed in turn\n", (unsigned long long)point - 1);
+    check(point > 50 && point < POINTS_MAX, "number of allocations", point, "");
+}
+
+static bool names_a_file(const char *msg)
+{
+    return strstr(msg, ".safetensors") != NULL || strstr(msg, ".json") != NULL || strstr(msg, "spiece.model") != NULL;
+}
+
+/* One read fails for good: in opening, in the vectors, in a pass. A session that is open must answer rightly
+ * afterwards. */
+static bool one_read_failing(const subject *s, uint64_t budget, uint64_t point, int os_errno, uint64_t want)
+{
+    nw_io_fake fake = {.seed = point, .short_percent = 10, .fail_at = point, .fail_errno = os_errno};
+    nw_hooks   hooks = {.io = &fake};
+    nw_error   err = {0};
+    pair       p;
+    uint64_t   hash = 0;
+    size_t     tokens;
+    nw_code    rc = open_pair(s->dir, &hooks, s, budget, &p, &err);
+    bool       opened = rc == NW_OK;
+    if (opened)
+        rc = answer_generate(p.session, s, 0, p.vocab, &hash, &tokens, &err);
+    if (!fake.fired) {
+        check(rc == NW_OK && hash == want, "read", point, err.msg);
+    } else if (rc == NW_OK) {
+        /* Only what was read ahead and never needed may fail unseen. */
+        check(hash == want, "read ahead", point, "other bits");
+    } else {
+        check(rc == (os_errno == NW_IO_EOF ? NW_E_FORMAT : NW_E_IO), "read: code", point, err.msg);
+        check(names_a_file(err.msg) && hash == 0, "read: message", point, err.msg);
+    }
+    if (fake.fired && opened) {
+        rc = answer_generate(p.session, s, 0, p.vocab, &hash, &tokens, &err);
+        check(rc == NW_OK && hash == want, "answer after a failed read", point, err.msg);
+    }
+    close_pair(&p);
+    return fake.fired;
+}
+
+static void test_every_read(const subject *s, uint64_t want)
+{
+    uint64_t point = 1;
+    for (; point < POINTS_MAX; point += READ_STRIDE) {
+        bool fired = one_read_failing(s, 40 << 20, point, EIO, want);
+        one_read_failing(s, 40 << 20, point, NW_IO_EOF, want);
+        if (!fired)
+            break;
+    }
+    printf("%llu reads failed in turn\n", (unsigned long long)point - 1);
+    check(point > 50 && point < POINTS_MAX, "number of reads", point, "");
+}
+
+/* ---- stopping ---- */
+
+static void *stop_soon(void *session)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
+    nw_session_stop(session);
+    return NULL;
+}
+
+typedef struct {
+    nw_session    *session;
+    const subject *s;
+    answer_reader  first, second;
+    size_t         tokens_before_end; /* false is returned at this token; SIZE_MAX: never */
+    bool           cancel, submit_next;
+    uint64_t       id;
+} watcher;
+
+static bool watch_second(void *user, const nw_token *t)
+{
+    return answer_read(&((watcher *)user)->second, t);
+}
+
+static bool watch(void *user, const nw_token *t)
+{
+    watcher *w = user;
+    answer_read(&w->first, t);
+    if (w->cancel)
+        nw_session_cancel(w->session, t->request);
+    if (w->submit_next && t->finish != NW_FINISH_NONE) {
+        nw_request q = answer_request(w->s, 1, NULL);
+        nw_error   err = {0};
+        q.on_token = watch_second;
+        q.user = w;
+        check(nw_session_submit(w->session, &q, &w->id, &err) == NW_OK, "submit from on_token", 0, err.msg);
+    }
+    return t->index + 1 < w->tokens_before_end;
+}
+
+static watcher watch_run(pair *p, const subject *s, watcher w)
+{
+    size_t     live = 1;
+    uint64_t   id;
+    nw_error   err = {0};
+    nw_request q = answer_request(s, 0, NULL);
+    w.session = p->session;
+    w.s = s;
+    w.first = w.second = (answer_reader){.hash = ANSWERS_SEED, .vocab = p->vocab};
+    q.on_token = watch;
+    q.user = &w;
+    nw_code rc = nw_session_submit(p->session, &q, &id, &err);
+    while (rc == NW_OK && live > 0)
+        rc = nw_session_step(p->session, &live, &err);
+    check(rc == NW_OK, "a watched run", 0, err.msg);
+    return w;
+}
+
+static void test_stopping(const subject *s, const uint64_t *want)
+{
+    nw_error err = {0};
+    pair     p;
+    uint64_t hash = 0;
+    size_t   tokens = 0;
+    check(open_pair(s->dir, NULL, s, 40 << 20, &p, &err) == NW_OK, "open", 0, err.msg);
+
+    nw_session_stop(p.session);
+    check(answer_generate(p.session, s, 0, p.vocab, &hash, &tokens, &err) == NW_E_CANCELLED, "stopped before", 0, "");
+    check(answer_generate(p.session, s, 0, p.vocab, &hash, &tokens, &err) == NW_OK && hash == want[0], "after stop", 0,
+          "");
+
+    for (unsigned i = 0; i < 10; i++) {
+        pthread_t thread;
+        nw_code   rc = NW_OK;
+        check(pthread_create(&thread, NULL, stop_soon, p.session) == 0, "thread", i, "");
+        while (rc == NW_OK)
+            rc = answer_generate(p.session, s, i % 2, p.vocab, &hash, &tokens, &err);
+        check(rc == NW_E_CANCELLED, "stopped from a thread", i, err.msg);
+        pthread_join(thread, NULL);
+        rc = answer_generate(p.session, s, i % 2, p.vocab, &hash, &tokens, &err);
+        check(rc == NW_OK && hash == want[i % 2], "after a stop from a thread", i, err.msg);
+    }
+
+    watcher w = watch_run(&p, s, (watcher){.tokens_before_end = 1});
+    check(w.first.tokens == 1, "on_token gave false", 0, "more tokens came");
+    w = watch_run(&p, s, (watcher){.tokens_before_end = SIZE_MAX, .cancel = true});
+    check(w.first.tokens == 1, "cancelled in on_token", 0, "more tokens came");
+    w = watch_run(&p, s, (watcher){.tokens_before_end = SIZE_MAX, .submit_next = true});
+    check(w.first.hash == want[0] && w.second.hash == want[1], "submitted in on_token", 0, "other bits");
+    close_pair(&p);
+}
+
+/* ---- files that change underneath ---- */
+
+static void test_truncated(const char *dir, const subject *s)
+{
+    nw_error err = {0};
+    pair     p;
+    uint64_t hash = 0;
+    size_t   tokens;
+    char     path[1200];
+    check(open_pair(dir, NULL, s, 40 << 20, &p, &err) == NW_OK, "open", 0, err.msg);
+    for (size_t i = 0;; i++) {
+        uint64_t    bytes;
+        const char *file = nw_model_file(p.model, i, &bytes);
+        if (file == NULL)
+            break;
+        snprintf(path, sizeof path, "%s", file);
+        check(truncate(path, (off_t)(bytes / 2)) == 0, "truncate", i, path);
+    }
+    nw_code rc = answer_generate(p.session, s, 0, p.vocab, &hash, &tokens, &err);
+    check(rc == NW_E_FORMAT && strstr(err.msg, "cut short") != NULL && hash == 0, "a file cut while open", 0, err.msg);
+    close_pair(&p);
+}
+
+int main(void)
+{
+    subject numbers = {.name = "numbers-t5", .tokens = 3};
+    snprintf(numbers.dir, sizeof numbers.dir, "%s/numbers-t5", NW_TEST_DATA);
+    subject_add(&numbers, 18, 640, 1);
+    test_every_allocation(&numbers);
+
+    temp_dir  temp = temp_dir_make();
+    temp_path dir = temp_dir_path(&temp, "model");
+    many_tiles_write(dir.text, false, 5);
+    subject many = {.name = "many tiles", .tokens = 3};
+    snprintf(many.dir, sizeof many.dir, "%s", dir.text);
+    subject_add(&many, 20, MANY_TILES_VOCAB, 1);
+    subject_add(&many, 7, MANY_TILES_VOCAB, 2);
+    uint64_t want[2] = {0};
+    size_t   tokens;
+    nw_error err = {0};
+    pair     p;
+    check(open_pair(many.dir, NULL, &many, 256 << 20, &p, &err) == NW_OK, "open", 0, err.msg);
+    for (size_t i = 0; i < 2; i++)
+        check(answer_generate(p.session, &many, i, p.vocab, &want[i], &tokens, &err) == NW_OK, "reference", i, err.msg);
+    close_pair(&p);
+
+    test_every_read(&many, want[0]);
+    test_stopping(&many, want);
+    test_truncated(many.dir, &many);
+    temp_dir_remove(&temp);
+    printf("%u failed\n", failures);
+    return failures == 0 ? 0 : 1;
+}
