@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-enum { PIECE_BITS = 21, SPINS_BEFORE_SLEEP = 4000, SPINS_BEFORE_YIELD = 20000 };
+enum { PIECE_BITS = 21, SPINS_BEFORE_SLEEP = 400, SPINS_BEFORE_YIELD = 20000 };
 #define PIECE_MASK (((uint64_t)1 << PIECE_BITS) - 1)
 
 typedef struct {

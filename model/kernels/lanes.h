@@ -46,7 +46,9 @@
 #define LANES_INLINE static inline __attribute__((always_inline))
 
 /* Loops over registers: their counts are constants, and an accumulator that is not unrolled lives in memory. */
-#if defined(__clang__)
+#if defined(LANES_IN_MEMORY)
+#define LANES_UNROLL
+#elif defined(__clang__)
 #define LANES_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define LANES_UNROLL _Pragma("GCC unroll 32")

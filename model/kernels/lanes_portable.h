@@ -3,6 +3,7 @@
 #ifndef NW_KERNELS_LANES_PORTABLE_H
 #define NW_KERNELS_LANES_PORTABLE_H
 
+#define LANES_IN_MEMORY /* no register holds 16 lanes: unrolling would only repeat calls of fmaf */
 #include "lanes.h"
 
 #define TILE_ROWS_ONE 2
