@@ -19,7 +19,8 @@ status=0
 build release
 build asan
 build tsan
-ctest --preset asan "$@" || status=1
-ctest --preset tsan "$@" || status=1
-ctest --preset release "$@" || status=1
+jobs=$(nproc)
+ctest --preset asan -j "$jobs" "$@" || status=1
+ctest --preset tsan -j "$jobs" "$@" || status=1
+ctest --preset release -j "$jobs" "$@" || status=1
 exit $status
