@@ -157,7 +157,7 @@ static void test_deep(void **state)
     char     *json = malloc(2 * DEPTH + 64);
     nw_config c;
     nw_error  err;
-    size_t    at = (size_t)sprintf(json, "{\"a\":");
+    size_t    at = (size_t)snprintf(json, 64, "{\"a\":");
     memset(json + at, '[', DEPTH);
     memset(json + at + DEPTH, ']', DEPTH);
     memcpy(json + at + 2 * DEPTH, "}", 2);

@@ -54,6 +54,19 @@ static void test_published_counts(void **state)
     assert_true(count >= 28);
 }
 
+static bool in_pass(const nw_tensors *t, uint32_t tensor, nw_pass pass)
+{
+    const nw_tensor_need *n = &t->list[tensor];
+    bool                  cross_kv = n->role == NW_ROLE_CROSS_K || n->role == NW_ROLE_CROSS_V;
+    if (n->vector)
+        return false;
+    if (pass == NW_PASS_CROSS)
+        return cross_kv;
+    if (pass == NW_PASS_ENCODE)
+        return n->stack == NW_STACK_ENCODER;
+    return tensor == t->head || (n->stack == NW_STACK_DECODER && !cross_kv);
+}
+
 /* Each tile of each matrix of the pass exactly once, in row order, wi and wi_1 in turn. */
 static void check_pass(const nw_config *c, const nw_tensors *t, nw_pass pass)
 {
@@ -72,11 +85,7 @@ static void check_pass(const nw_config *c, const nw_tensors *t, nw_pass pass)
     }
     for (uint32_t i = 0; i < t->count; i++) {
         const nw_tensor_need *n = &t->list[i];
-        bool                  cross_kv = n->role == NW_ROLE_CROSS_K || n->role == NW_ROLE_CROSS_V;
-        bool                  in_pass = pass == NW_PASS_ENCODE  ? n->stack == NW_STACK_ENCODER
-                                        : pass == NW_PASS_CROSS ? cross_kv
-                                                                : (n->stack == NW_STACK_DECODER && !cross_kv) || i == t->head;
-        uint64_t              tiles = in_pass && !n->vector ? nw_cut_make(n->rows, n->cols).tile_count : 0;
+        uint64_t              tiles = in_pass(t, i, pass) ? nw_cut_make(n->rows, n->cols).tile_count : 0;
         assert_int_equal(next[i], tiles);
     }
     free(steps);
