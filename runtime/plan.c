@@ -250,7 +250,7 @@ static uint64_t pass_read(const nw_model *m, nw_pass pass)
     return bytes;
 }
 
-static void count_reads(const nw_model *m, nw_blueprint *b, uint64_t tokenizer_bytes)
+static void count_reads(const nw_model *m, const nw_session_options *o, nw_blueprint *b, uint64_t tokenizer_bytes)
 {
     nw_plan *p = &b->plan;
     uint64_t overlay = b->shape.region_bytes - p->part.encode;
@@ -273,7 +273,7 @@ static void count_reads(const nw_model *m, nw_blueprint *b, uint64_t tokenizer_b
             continue;
         }
         p->read.next_pass += bytes;
-        if (ahead++ < b->shape.slot_count)
+        if (ahead++ < b->shape.slot_count && !o->prefetch_off)
             p->read.ahead += bytes;
     }
     for (size_t i = 0; i < b->embed_count && p->embedding_resident; i++) {
@@ -389,7 +389,7 @@ nw_code nw_blueprint_make(nw_model *m, const nw_session_options *o, uint64_t unf
     size_region(m, o, room - needed, b);
     p->decode_tiles = b->pin_count;
     claim(m, o, &cost, unforeseen, b);
-    count_reads(m, b, tokenizer_bytes);
+    count_reads(m, o, b, tokenizer_bytes);
     predict(m, o, b);
     return rc;
 }

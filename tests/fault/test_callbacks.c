@@ -1,0 +1,224 @@
+/* What a callback may do to requests while tokens are being given out: stop, cancel its own or another request, submit
+ * a new one into a place just left. Nobody gets a token that is not its own, and nothing waits for a request that is
+ * gone. */
+#include "answers.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+enum { TOKENS = 6 };
+
+static subject     all = {.name = "t5-v1.1", .tokens = TOKENS};
+static uint64_t    want[3]; /* hash of each prompt's answer alone */
+static size_t      vocab;
+static nw_model   *model;
+static nw_session *session;
+static nw_error    err;
+
+static int open_session(void **state)
+{
+    (void)state;
+    nw_model_info info;
+    snprintf(all.dir, sizeof all.dir, "%s/goldens/t5-v1.1", NW_TEST_DATA);
+    assert_int_equal(nw_model_open(&(nw_model_options){.path = all.dir}, &model, &err), NW_OK);
+    nw_model_describe(model, &info);
+    vocab = info.vocab_size;
+    for (size_t i = 0; i < 3; i++)
+        subject_add(&all, 4 + i, info.vocab_size, i + 1);
+    nw_session_options o = {.budget_bytes = 256 << 20,
+                            .max_input_tokens = all.longest,
+                            .max_output_tokens = TOKENS,
+                            .max_lanes = 2,
+                            .threads = 2,
+                            .force = true};
+    assert_int_equal(nw_session_open(model, &o, &session, &err), NW_OK);
+    for (size_t i = 0; i < 3; i++) {
+        size_t tokens;
+        assert_int_equal(answer_generate(session, &all, i, vocab, &want[i], &tokens, &err), NW_OK);
+        assert_int_equal(tokens, TOKENS);
+    }
+    return 0;
+}
+
+static int close_session(void **state)
+{
+    (void)state;
+    session = nw_session_close(session);
+    model = nw_model_close(model);
+    return 0;
+}
+
+/* A request whose callback does something at one of its tokens. */
+typedef struct {
+    answer_reader reader;
+    size_t        at;                  /* the token at which it acts */
+    uint64_t      id, cancel;          /* its own; another one's, 0: nobody's */
+    bool          cancel_self, finish; /* finish: return false */
+    size_t        submit_prompt;
+    void         *submit; /* the actor of a request to submit; NULL: none */
+} actor;
+
+static nw_code submit(actor *a, size_t prompt);
+
+static bool act(void *user, const nw_token *t)
+{
+    actor *a = user;
+    assert_int_equal(t->request, a->id);
+    assert_int_equal(t->index, a->reader.tokens);
+    answer_read(&a->reader, t);
+    if (t->index != a->at)
+        return true;
+    if (a->cancel_self)
+        nw_session_cancel(session, a->id);
+    if (a->cancel != 0)
+        nw_session_cancel(session, a->cancel);
+    if (a->submit != NULL)
+        assert_int_equal(submit(a->submit, a->submit_prompt), NW_OK);
+    return !a->finish;
+}
+
+static nw_code submit(actor *a, size_t prompt)
+{
+    nw_request q = answer_request(&all, prompt, NULL);
+    a->reader = (answer_reader){.hash = ANSWERS_SEED, .vocab = vocab};
+    q.on_token = act;
+    q.user = a;
+    return nw_session_submit(session, &q, &a->id, &err);
+}
+
+/* Steps until nothing is left; a session that never comes to an end fails. */
+static void finish_all(void)
+{
+    size_t live = 1;
+    for (int i = 0; i < 100 && live > 0; i++)
+        assert_int_equal(nw_session_step(session, &live, &err), NW_OK);
+    assert_int_equal(live, 0);
+}
+
+static void test_return_false(void **state)
+{
+    (void)state;
+    actor      a = {.at = 2, .finish = true, .reader = {.hash = ANSWERS_SEED, .vocab = vocab}};
+    nw_request q = answer_request(&all, 0, NULL);
+    nw_result  r = {0};
+    q.on_token = act;
+    q.user = &a;
+    actor probe = {.at = TOKENS}; /* ids count up */
+    assert_int_equal(submit(&probe, 1), NW_OK);
+    nw_session_cancel(session, probe.id);
+    a.id = probe.id + 1;
+    assert_int_equal(nw_session_generate(session, &q, &r, &err), NW_OK);
+    assert_int_equal(r.count, 3);
+    assert_int_equal(r.finish, NW_FINISH_STOP);
+    assert_int_equal(a.reader.tokens, 3);
+}
+
+/* A generation whose own callback cancels it ends, as stopped. */
+static bool cancel_last(void *user, const nw_token *t)
+{
+    (void)user;
+    if (t->index == 1)
+        nw_session_cancel(session, t->request);
+    return true;
+}
+
+static void test_generate_cancelled_inside(void **state)
+{
+    (void)state;
+    nw_request q = answer_request(&all, 0, NULL);
+    nw_result  r = {0};
+    q.on_token = cancel_last;
+    assert_int_equal(nw_session_generate(session, &q, &r, &err), NW_OK);
+    assert_int_equal(r.count, 2);
+    assert_int_equal(r.finish, NW_FINISH_STOP);
+}
+
+/* The first lane cancels the second in the middle of a step: the second gets no token of that step. */
+static void test_cancel_other(void **state)
+{
+    (void)state;
+    actor first = {.at = 2}, second = {.at = TOKENS};
+    assert_int_equal(submit(&first, 0), NW_OK);
+    assert_int_equal(submit(&second, 1), NW_OK);
+    first.cancel = second.id;
+    finish_all();
+    assert_true(first.reader.hash == want[0] && first.reader.tokens == TOKENS);
+    assert_int_equal(second.reader.tokens, 2);
+}
+
+/* ... and submits a third, which may get the second's place but not its token. */
+static void test_cancel_other_and_submit(void **state)
+{
+    (void)state;
+    actor first = {.at = 2, .submit_prompt = 2}, second = {.at = TOKENS}, third = {.at = TOKENS};
+    assert_int_equal(submit(&first, 0), NW_OK);
+    assert_int_equal(submit(&second, 1), NW_OK);
+    first.cancel = second.id;
+    first.submit = &third;
+    finish_all();
+    assert_true(first.reader.hash == want[0] && first.reader.tokens == TOKENS);
+    assert_int_equal(second.reader.tokens, 2);
+    assert_true(third.reader.hash == want[2] && third.reader.tokens == TOKENS);
+}
+
+/* Cancelling itself, submitting another, and returning false: only itself is ended. Every place is tried. */
+static void test_replace_self(void **state)
+{
+    (void)state;
+    for (size_t at = 0; at < TOKENS; at++) {
+        actor next = {.at = TOKENS}, self = {.at = at, .cancel_self = true, .finish = true, .submit_prompt = 1};
+        self.submit = &next;
+        assert_int_equal(submit(&self, 0), NW_OK);
+        finish_all();
+        assert_int_equal(self.reader.tokens, at + 1);
+        assert_true(next.reader.hash == want[1] && next.reader.tokens == TOKENS);
+    }
+}
+
+/* A chain: each answer's last token submits the next prompt. */
+static void test_submit_from_last_token(void **state)
+{
+    (void)state;
+    actor chain[3] = {{.at = TOKENS - 1, .submit_prompt = 1}, {.at = TOKENS - 1, .submit_prompt = 2}, {.at = TOKENS}};
+    chain[0].submit = &chain[1];
+    chain[1].submit = &chain[2];
+    assert_int_equal(submit(&chain[0], 0), NW_OK);
+    finish_all();
+    for (size_t i = 0; i < 3; i++)
+        assert_true(chain[i].reader.hash == want[i] && chain[i].reader.tokens == TOKENS);
+}
+
+static bool stop_now(void *user, const nw_token *t)
+{
+    (void)user;
+    if (t->index == 1)
+        nw_session_stop(session);
+    return true;
+}
+
+static void test_stop_from_callback(void **state)
+{
+    (void)state;
+    nw_request q = answer_request(&all, 0, NULL);
+    nw_result  r = {0};
+    uint64_t   hash = 0;
+    size_t     tokens = 0;
+    q.on_token = stop_now;
+    assert_int_equal(nw_session_generate(session, &q, &r, &err), NW_E_CANCELLED);
+    assert_int_equal(r.finish, NW_FINISH_NONE);
+    assert_int_equal(answer_generate(session, &all, 0, vocab, &hash, &tokens, &err), NW_OK);
+    assert_true(hash == want[0] && tokens == TOKENS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_return_false),       cmocka_unit_test(test_generate_cancelled_inside),
+        cmocka_unit_test(test_cancel_other),       cmocka_unit_test(test_cancel_other_and_submit),
+        cmocka_unit_test(test_replace_self),       cmocka_unit_test(test_submit_from_last_token),
+        cmocka_unit_test(test_stop_from_callback),
+    };
+    return cmocka_run_group_tests(tests, open_session, close_session);
+}
