@@ -27,7 +27,10 @@ static bool cpu_has_avx512(void)
 }
 #endif
 
-static bool cpu_has_c(void) { return true; }
+static bool cpu_has_c(void)
+{
+    return true;
+}
 
 typedef struct {
     const nw_kernels *kernels;
@@ -66,7 +69,8 @@ const char *const *nw_kernels_names(void)
     static const char *const names[] = {
         "portable",
 #if defined(NW_KERNELS_X86)
-        "avx2",     "avx512",
+        "avx2",
+        "avx512",
 #endif
         NULL,
     };

@@ -17,8 +17,8 @@
  * addresses and not row beside row: memory and its own prefetchers are then as fast as for one plain stream
  * (measured: 1.5 to 2 times faster for one column). They go to the second cache; to the first one if this tile and the
  * next both fit there beside one column. */
-#define AHEAD_BYTES      ((size_t)4096)
-#define NEAR_BYTES_MAX   ((size_t)16384)
+#define AHEAD_BYTES ((size_t)4096)
+#define NEAR_BYTES_MAX ((size_t)16384)
 #define CACHE_LINE_BYTES ((size_t)64)
 
 /* The rows that one tile works on, and what it fetches when it is at element i: for each of its rows r, what 32
@@ -30,7 +30,10 @@ typedef struct {
     bool                 near;
 } tile_rows;
 
-LANES_INLINE size_t weight_bytes(nw_dtype d) { return d == NW_F32 ? 4 : 2; }
+LANES_INLINE size_t weight_bytes(nw_dtype d)
+{
+    return d == NW_F32 ? 4 : 2;
+}
 
 LANES_INLINE v16 load_weights(nw_dtype d, const unsigned char *p)
 {
@@ -460,9 +463,18 @@ LANES_INLINE void widen(nw_dtype d, float *y, const unsigned char *w, size_t n)
         v16_store_part(y + i, part_weights(d, w + i * weight_bytes(d), n - i), n - i);
 }
 
-static void widen_f32(float *y, const void *w, size_t n) { memcpy(y, w, n * sizeof y[0]); }
-static void widen_bf16(float *y, const void *w, size_t n) { widen(NW_BF16, y, (const unsigned char *)w, n); }
-static void widen_f16(float *y, const void *w, size_t n) { widen(NW_F16, y, (const unsigned char *)w, n); }
+static void widen_f32(float *y, const void *w, size_t n)
+{
+    memcpy(y, w, n * sizeof y[0]);
+}
+static void widen_bf16(float *y, const void *w, size_t n)
+{
+    widen(NW_BF16, y, (const unsigned char *)w, n);
+}
+static void widen_f16(float *y, const void *w, size_t n)
+{
+    widen(NW_F16, y, (const unsigned char *)w, n);
+}
 
 static size_t argmax(const float *x, size_t n)
 {
@@ -483,9 +495,9 @@ static size_t argmax(const float *x, size_t n)
 
 /* One name per variant: nw_kernels_portable, ... */
 #define KERNELS_JOIN_(a, b) a##b
-#define KERNELS_JOIN(a, b)  KERNELS_JOIN_(a, b)
-#define KERNELS_TEXT_(a)    #a
-#define KERNELS_TEXT(a)     KERNELS_TEXT_(a)
+#define KERNELS_JOIN(a, b) KERNELS_JOIN_(a, b)
+#define KERNELS_TEXT_(a) #a
+#define KERNELS_TEXT(a) KERNELS_TEXT_(a)
 
 const nw_kernels KERNELS_JOIN(nw_kernels_, KERNELS_NAME) = {
     .name = KERNELS_TEXT(KERNELS_NAME),

@@ -8,12 +8,12 @@
 
 /* 16 registers: a v16 takes two, so 4 accumulators of one column, or 2 rows of 3 columns, leave room for operands. */
 #define TILE_ROWS_ONE 4
-#define TILE_ROWS     2
-#define TILE_COLS     3
+#define TILE_ROWS 2
+#define TILE_COLS 3
 #define TILE_EACH(F, d) F(d, 1) F(d, 2) F(d, 3)
-#define TILE_SUMS     8
-#define MIX_QUERIES   1
-#define MIX_VECTORS   4
+#define TILE_SUMS 8
+#define MIX_QUERIES 1
+#define MIX_VECTORS 4
 
 typedef struct {
     __m256 low, high;
@@ -34,7 +34,10 @@ LANES_INLINE v16i avx2_first(size_t n)
     return (v16i){avx2_first8(n), avx2_first8(n > 8 ? n - 8 : 0)};
 }
 
-LANES_INLINE v16 v16_set(float a) { return (v16){_mm256_set1_ps(a), _mm256_set1_ps(a)}; }
+LANES_INLINE v16 v16_set(float a)
+{
+    return (v16){_mm256_set1_ps(a), _mm256_set1_ps(a)};
+}
 
 LANES_INLINE v16 v16_load(const void *p)
 {
@@ -97,12 +100,30 @@ LANES_INLINE v16 v16_part_f16(const void *p, size_t n)
     return v16_load_f16(half);
 }
 
-LANES_INLINE v16 v16_add(v16 a, v16 b) { return (v16){_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
-LANES_INLINE v16 v16_sub(v16 a, v16 b) { return (v16){_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)}; }
-LANES_INLINE v16 v16_mul(v16 a, v16 b) { return (v16){_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
-LANES_INLINE v16 v16_div(v16 a, v16 b) { return (v16){_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)}; }
-LANES_INLINE v16 v16_max(v16 a, v16 b) { return (v16){_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
-LANES_INLINE v16 v16_min(v16 a, v16 b) { return (v16){_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
+LANES_INLINE v16 v16_add(v16 a, v16 b)
+{
+    return (v16){_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
+}
+LANES_INLINE v16 v16_sub(v16 a, v16 b)
+{
+    return (v16){_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)};
+}
+LANES_INLINE v16 v16_mul(v16 a, v16 b)
+{
+    return (v16){_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
+}
+LANES_INLINE v16 v16_div(v16 a, v16 b)
+{
+    return (v16){_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)};
+}
+LANES_INLINE v16 v16_max(v16 a, v16 b)
+{
+    return (v16){_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
+}
+LANES_INLINE v16 v16_min(v16 a, v16 b)
+{
+    return (v16){_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)};
+}
 
 LANES_INLINE v16 v16_fma(v16 a, v16 b, v16 c)
 {
@@ -128,9 +149,18 @@ LANES_INLINE uint32_t v16_equal(v16 a, v16 b)
     return low | high << 8;
 }
 
-LANES_INLINE v16i v16_bits(v16 a) { return (v16i){_mm256_castps_si256(a.low), _mm256_castps_si256(a.high)}; }
-LANES_INLINE v16  v16_of_bits(v16i a) { return (v16){_mm256_castsi256_ps(a.low), _mm256_castsi256_ps(a.high)}; }
-LANES_INLINE v16i v16i_set(uint32_t a) { return (v16i){_mm256_set1_epi32((int)a), _mm256_set1_epi32((int)a)}; }
+LANES_INLINE v16i v16_bits(v16 a)
+{
+    return (v16i){_mm256_castps_si256(a.low), _mm256_castps_si256(a.high)};
+}
+LANES_INLINE v16 v16_of_bits(v16i a)
+{
+    return (v16){_mm256_castsi256_ps(a.low), _mm256_castsi256_ps(a.high)};
+}
+LANES_INLINE v16i v16i_set(uint32_t a)
+{
+    return (v16i){_mm256_set1_epi32((int)a), _mm256_set1_epi32((int)a)};
+}
 
 LANES_INLINE v16i v16i_add(v16i a, v16i b)
 {
@@ -142,8 +172,14 @@ LANES_INLINE v16i v16i_sub(v16i a, v16i b)
     return (v16i){_mm256_sub_epi32(a.low, b.low), _mm256_sub_epi32(a.high, b.high)};
 }
 
-LANES_INLINE v16i v16i_halve(v16i a) { return (v16i){_mm256_srai_epi32(a.low, 1), _mm256_srai_epi32(a.high, 1)}; }
-LANES_INLINE v16i v16i_exponent(v16i a) { return (v16i){_mm256_slli_epi32(a.low, 23), _mm256_slli_epi32(a.high, 23)}; }
+LANES_INLINE v16i v16i_halve(v16i a)
+{
+    return (v16i){_mm256_srai_epi32(a.low, 1), _mm256_srai_epi32(a.high, 1)};
+}
+LANES_INLINE v16i v16i_exponent(v16i a)
+{
+    return (v16i){_mm256_slli_epi32(a.low, 23), _mm256_slli_epi32(a.high, 23)};
+}
 
 /* Adds the upper half of a and b to their lower halves: 4 lanes of a, then 4 of b. */
 LANES_INLINE __m256 avx2_fold4(__m256 a, __m256 b)

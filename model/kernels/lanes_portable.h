@@ -7,12 +7,12 @@
 #include "lanes.h"
 
 #define TILE_ROWS_ONE 2
-#define TILE_ROWS     2
-#define TILE_COLS     2
+#define TILE_ROWS 2
+#define TILE_COLS 2
 #define TILE_EACH(F, d) F(d, 1) F(d, 2)
-#define TILE_SUMS     4
-#define MIX_QUERIES   1
-#define MIX_VECTORS   2
+#define TILE_SUMS 4
+#define MIX_QUERIES 1
+#define MIX_VECTORS 2
 
 typedef struct {
     float lane[16];
@@ -26,7 +26,7 @@ typedef struct {
 
 LANES_INLINE v16 v16_set(float a)
 {
-    v16 r;
+    v16       r;
     EACH_LANE r.lane[l] = a;
     return r;
 }
@@ -38,7 +38,10 @@ LANES_INLINE v16 v16_load(const void *p)
     return r;
 }
 
-LANES_INLINE void v16_store(float *p, v16 a) { memcpy(p, a.lane, sizeof a.lane); }
+LANES_INLINE void v16_store(float *p, v16 a)
+{
+    memcpy(p, a.lane, sizeof a.lane);
+}
 
 LANES_INLINE v16 v16_load_part(const void *p, size_t n, v16 fill)
 {
@@ -46,7 +49,10 @@ LANES_INLINE v16 v16_load_part(const void *p, size_t n, v16 fill)
     return fill;
 }
 
-LANES_INLINE void v16_store_part(float *p, v16 a, size_t n) { memcpy(p, a.lane, n * sizeof a.lane[0]); }
+LANES_INLINE void v16_store_part(float *p, v16 a, size_t n)
+{
+    memcpy(p, a.lane, n * sizeof a.lane[0]);
+}
 
 LANES_INLINE v16 v16_of_bits(v16i a)
 {
@@ -71,7 +77,10 @@ LANES_INLINE v16 v16_part_bf16(const void *p, size_t n)
     return v16_of_bits(bits);
 }
 
-LANES_INLINE v16 v16_load_bf16(const void *p) { return v16_part_bf16(p, 16); }
+LANES_INLINE v16 v16_load_bf16(const void *p)
+{
+    return v16_part_bf16(p, 16);
+}
 
 /* The f16 exponent and fraction, put where f32 has them, are the value times 2^-112; also for subnormals, which that
  * product makes normal. Infinity and NaN need their exponent filled; NaN is made quiet, as hardware makes it. */
@@ -97,7 +106,10 @@ LANES_INLINE v16 v16_part_f16(const void *p, size_t n)
     return v16_of_bits(bits);
 }
 
-LANES_INLINE v16 v16_load_f16(const void *p) { return v16_part_f16(p, 16); }
+LANES_INLINE v16 v16_load_f16(const void *p)
+{
+    return v16_part_f16(p, 16);
+}
 
 LANES_INLINE v16 v16_add(v16 a, v16 b)
 {
@@ -155,14 +167,14 @@ LANES_INLINE v16 v16_select_less(v16 x, v16 y, v16 a, v16 b)
 
 LANES_INLINE uint32_t v16_equal(v16 a, v16 b)
 {
-    uint32_t mask = 0;
+    uint32_t  mask = 0;
     EACH_LANE mask |= (uint32_t)(a.lane[l] == b.lane[l]) << l;
     return mask;
 }
 
 LANES_INLINE v16i v16i_set(uint32_t a)
 {
-    v16i r;
+    v16i      r;
     EACH_LANE r.lane[l] = a;
     return r;
 }

@@ -46,8 +46,8 @@ double nw_ln(double x)
     double s = f / (2.0 + f);
     double z = s * s, w = z * z;
     double even = w * (0x1.999999997fa04p-2 + w * (0x1.c71c51d8e78afp-3 + w * 0x1.39a09d078c69fp-3));
-    double odd = z * (0x1.5555555555593p-1 +
-                      w * (0x1.2492494229359p-2 + w * (0x1.7466496cb03dep-3 + w * 0x1.2f112df3e5244p-3)));
+    double odd =
+        z * (0x1.5555555555593p-1 + w * (0x1.2492494229359p-2 + w * (0x1.7466496cb03dep-3 + w * 0x1.2f112df3e5244p-3)));
     double half_square = 0.5 * f * f;
     double tail = s * (half_square + (even + odd));
     double scale = (double)k;

@@ -18,11 +18,11 @@
 
 #include <cmocka.h>
 
-#define K_MAX        70
-#define ROWS_MAX     9
-#define GAP_MAX      5
+#define K_MAX 70
+#define ROWS_MAX 9
+#define GAP_MAX 5
 #define REGION_BYTES ((size_t)1 << 17)
-#define GUARD        0xa5
+#define GUARD 0xa5
 
 static const nw_kernels *portable;
 static const nw_kernels *variants[8]; /* the others that this CPU runs */
@@ -68,7 +68,10 @@ static uint32_t random_u32(void)
     return (uint32_t)(random_state >> 32);
 }
 
-static size_t random_below(size_t n) { return random_u32() % n; }
+static size_t random_below(size_t n)
+{
+    return random_u32() % n;
+}
 
 static float of_bits(uint32_t bits)
 {
@@ -130,7 +133,10 @@ typedef struct {
     const float         *x;
 } product;
 
-static size_t spread(size_t count, size_t stride, size_t last) { return (count - 1) * stride + last; }
+static size_t spread(size_t count, size_t stride, size_t last)
+{
+    return (count - 1) * stride + last;
+}
 
 /* Random sizes; w and x are laid at the end of their regions, w at any address. */
 static product product_random(nw_dtype d, size_t k, temper t, region wr, region xr)
@@ -201,9 +207,9 @@ static void test_matmul(void **state)
     (void)state;
     region wr = region_new(), xr = region_new(), yr = region_new(), zr = region_new();
     for (size_t round = 0; round < 12 * K_MAX * NW_DTYPE_COUNT; round++) {
-        temper   t = (temper)(round / NW_DTYPE_COUNT % 3);
-        product  p = product_random((nw_dtype)(round % NW_DTYPE_COUNT), 1 + round / 9 % K_MAX, t, wr, xr);
-        float   *y = product_run(&p, portable, yr);
+        temper  t = (temper)(round / NW_DTYPE_COUNT % 3);
+        product p = product_random((nw_dtype)(round % NW_DTYPE_COUNT), 1 + round / 9 % K_MAX, t, wr, xr);
+        float  *y = product_run(&p, portable, yr);
         for (size_t at = 0; at < p.rows * p.cols; at++) {
             size_t r = at % p.rows, c = at / p.rows;
             assert_same(portable, "matmul by definition", y[c * p.ldy + r], dot_by_definition(&p, r, c));
@@ -246,8 +252,8 @@ static void test_matmul_long_rows(void **state)
 /* One column at a time, and the rows in two parts, give what all at once gives. */
 static void check_splits(const product *p, const nw_kernels *kernels, region yr)
 {
-    static float  whole[NW_COLS_MAX * (ROWS_MAX + GAP_MAX)];
-    const float  *y = product_run(p, kernels, yr);
+    static float whole[NW_COLS_MAX * (ROWS_MAX + GAP_MAX)];
+    const float *y = product_run(p, kernels, yr);
     memcpy(whole, y, spread(p->cols, p->ldy, p->rows) * sizeof y[0]);
     for (size_t c = 0; c < p->cols; c++) {
         product one = *p;
@@ -402,8 +408,14 @@ static void run_silu(const nw_kernels *kernels, float *x, const float *o, size_t
     (void)o;
     kernels->activate(x, n, NW_ACT_SILU);
 }
-static void run_add(const nw_kernels *kernels, float *x, const float *o, size_t n) { kernels->add(x, o, n); }
-static void run_multiply(const nw_kernels *kernels, float *x, const float *o, size_t n) { kernels->multiply(x, o, n); }
+static void run_add(const nw_kernels *kernels, float *x, const float *o, size_t n)
+{
+    kernels->add(x, o, n);
+}
+static void run_multiply(const nw_kernels *kernels, float *x, const float *o, size_t n)
+{
+    kernels->multiply(x, o, n);
+}
 static void run_scale(const nw_kernels *kernels, float *x, const float *o, size_t n)
 {
     kernels->scale(x, n > 0 ? o[0] : 1.0f, n);
