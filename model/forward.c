@@ -186,8 +186,7 @@ static nw_code product_tile(product *p, uint32_t tensor, uint64_t tile, nw_error
     if (rc != NW_OK)
         return rc;
     NW_CHECK(p->tile.cols == p->k);
-    size_t strips = (size_t)((p->tile.rows + p->tile.strip_rows - 1) / p->tile.strip_rows);
-    f->team.run(f->team.user, product_strip, p, strips);
+    f->team.run(f->team.user, product_strip, p, (size_t)p->tile.strips);
     f->weights.release(f->weights.user, &p->tile);
     return NW_OK;
 }

@@ -33,7 +33,6 @@ typedef struct {
     nw_slot_state  state;
     nw_pass        pass; /* whose step it holds */
     size_t         step;
-    bool           stale; /* being read for nothing: nobody will ask for it */
     int            os_errno; /* of the read; 0: none */
     unsigned char *bytes;
 } nw_slot;
@@ -69,8 +68,8 @@ typedef struct {
     size_t index_bytes, vector_bytes, activation_bytes, self_bytes, cross_bytes, window_bytes, encode_bytes;
 } nw_parts;
 
-/* Carves everything; p->forward's config, tensors, kernels and maxima are set from the model and the shape. Places for
- * the encoder's scratch are carved from the region's end by nw_parts_encode. */
+/* Carves everything. p->forward's config, tensors and maxima are set from the model and the shape; the encoder's
+ * scratch is carved within the region, at its end. */
 void nw_parts_layout(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape *s);
 
 /* Bytes of an encoder pass's scratch. */

@@ -1,6 +1,6 @@
-/* The text side of a model: finding the tokenizer's files, and the two things made from them. The encoder (the
- * sentencepiece library's model) is large and short-lived; the pieces (our own table for decoding) are small and stay.
- * The files are read once a run, whichever of the two is asked for first. */
+/* The text side of a model: finding the tokenizer's files, and the two things made from them. The encoder is large and
+ * short-lived; the pieces (our own table for decoding) are small and stay. The files are read once a run, whichever of
+ * the two is asked for first. */
 #define _DEFAULT_SOURCE
 #include "declared.h"
 #include "model_state.h"

@@ -326,6 +326,7 @@ nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile 
                      .rows = nw_cut_rows(&place->cut, tile),
                      .cols = place->cut.cols,
                      .strip_rows = place->cut.strip_rows,
+                     .strips = nw_cut_strips(&place->cut, nw_cut_rows(&place->cut, tile)),
                      .dtype = place->tensor->dtype,
                      .data = bytes + nw_model_extent(w->model, step).skip};
     return NW_OK;

@@ -16,7 +16,7 @@
 typedef struct {
     uint32_t    tensor, tile;
     uint64_t    first, rows, cols;
-    uint64_t    strip_rows;
+    uint64_t    strip_rows, strips; /* rows of a strip but the last; strips in this tile */
     nw_dtype    dtype;
     const void *data; /* [rows, cols] as stored, row-major, any alignment */
 } nw_tile;

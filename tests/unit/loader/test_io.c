@@ -6,6 +6,7 @@
 #include "loader/io.h"
 #include "loader/io_fake.h"
 #include "temp_dir.h"
+#include "uring_here.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -76,12 +77,7 @@ static int setup(void **state)
     nw_error err = {0};
     if (nw_file_open(fx.path.text, &fx.file, &err) != NW_OK)
         fail_msg("%s", err.msg);
-    nw_io        *io = NULL;
-    nw_io_options options = {.choice = NW_IO_URING, .depth = 4};
-    fx.uring = nw_io_open(&fx.mem, &options, &io, &err) == NW_OK;
-    if (!fx.uring)
-        print_message("io_uring is refused here (%s): its tests are skipped\n", err.msg);
-    nw_io_close(io);
+    fx.uring = uring_here(&fx.mem);
     return 0;
 }
 

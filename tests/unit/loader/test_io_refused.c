@@ -2,6 +2,7 @@
  * with a filter of our own, so the fall back to threads is tested where the ring would work. */
 #include "loader/io.h"
 #include "temp_dir.h"
+#include "uring_here.h"
 
 #include <errno.h>
 #include <linux/filter.h>
@@ -32,13 +33,7 @@ static int setup(void **state)
     fx.dir = temp_dir_make();
     fx.path = temp_dir_write(&fx.dir, "content", content, sizeof content);
     nw_memory_init(&fx.mem, UINT64_MAX, NULL);
-    nw_error      err = {0};
-    nw_io        *io = NULL;
-    nw_io_options options = {.choice = NW_IO_URING, .depth = 4};
-    fx.uring = nw_io_open(&fx.mem, &options, &io, &err) == NW_OK;
-    if (!fx.uring)
-        print_message("io_uring is refused here (%s): its tests are skipped\n", err.msg);
-    nw_io_close(io);
+    fx.uring = uring_here(&fx.mem);
     return 0;
 }
 
