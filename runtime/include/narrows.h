@@ -246,7 +246,8 @@ NW_API NW_MUST_USE nw_code nw_plan_blocks(nw_model *model, const nw_session_opti
 typedef struct nw_session nw_session;
 
 /* Opens a session: threads, reader, arena. Closes the model's tokenizer first unless keep_tokenizer is set.
- * Errors  NW_E_BUDGET with bytes_needed; NW_E_ARG; NW_E_IO; NW_E_MEMORY. */
+ * Errors  NW_E_BUDGET with bytes_needed; NW_E_ARG; NW_E_MEMORY; NW_E_IO, also when a file of the model was changed,
+ *         cut, replaced or removed since the model was opened. */
 NW_API NW_MUST_USE nw_code nw_session_open(nw_model *model, const nw_session_options *options, nw_session **ret_session,
                                            nw_error *err);
 NW_API nw_session *nw_session_close(nw_session *session); /* takes NULL; returns NULL */

@@ -263,6 +263,31 @@ static void test_truncated(const char *dir, const subject *s)
     close_pair(&p);
 }
 
+/* A weight is overwritten in place between opening the model and the session: same size, other bytes. */
+static void test_changed(const char *dir, const subject *s)
+{
+    nw_error    err = {0};
+    nw_model   *model = NULL;
+    nw_session *session = NULL;
+    uint64_t    bytes;
+    check(nw_model_open(&(nw_model_options){.path = dir}, &model, &err) == NW_OK, "open", 0, err.msg);
+    const char *path = nw_model_file(model, 0, &bytes);
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL); /* past the clock tick that file times are kept in */
+    FILE *f = fopen(path, "r+b");
+    bool  written = f != NULL && fseek(f, -1, SEEK_END) == 0 && fputc(1, f) != EOF;
+    check(f != NULL && fclose(f) == 0 && written, "overwrite", 0, path);
+    nw_session_options o = {.budget_bytes = 64 << 20,
+                            .max_input_tokens = s->longest,
+                            .max_output_tokens = s->tokens,
+                            .threads = 1,
+                            .force = true};
+    nw_code            rc = nw_session_open(model, &o, &session, &err);
+    check(rc == NW_E_IO && session == NULL && strstr(err.msg, path) != NULL, "a file changed before the session", 0,
+          err.msg);
+    nw_session_close(session);
+    nw_model_close(model);
+}
+
 int main(void)
 {
     subject numbers = {.name = "numbers-t5", .tokens = 3};
@@ -288,6 +313,7 @@ int main(void)
 
     test_every_read(&many, want[0]);
     test_stopping(&many, want);
+    test_changed(many.dir, &many);
     test_truncated(many.dir, &many);
     temp_dir_remove(&temp);
     printf("%u failed\n", failures);
