@@ -41,7 +41,8 @@ typedef struct {
 typedef struct {
     uint64_t      at;    /* offset in the region; NW_NOT_PINNED: streamed */
     nw_slot_state state; /* FREE: empty; READY: filled */
-    int           os_errno;
+    int           os_errno; /* of the read; not 0: its visit will report it, and nothing reads it again before */
+    bool          visited;  /* a pass has had it since it was filled: from then on embedding rows may come from it */
 } nw_pin;
 #define NW_NOT_PINNED UINT64_MAX
 

@@ -91,8 +91,9 @@ static nw_code find_files(const nw_model *m, char dir[PATH_BYTES], char spiece[P
 static nw_code read_document(nw_model *m, nw_io *io, const char *path, size_t max, document *ret, nw_error *err)
 {
     nw_code rc = nw_file_read_whole(&m->memory, NW_TAG_TOKENIZER, io, path, max, &ret->data, &ret->bytes, NULL, err);
-    /* Whatever is wrong with a tokenizer's file, the model itself may still run from ids: the code says which part. */
-    if (rc == NW_E_FORMAT || rc == NW_E_IO)
+    /* Whatever is wrong with a tokenizer's file, the model itself may still run from ids: the code says which part. A
+     * disk that fails is not the file's fault. */
+    if (rc == NW_E_FORMAT || (rc == NW_E_IO && err->os_errno != EIO))
         err->code = rc = NW_E_TOKENIZER;
     return rc;
 }

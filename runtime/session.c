@@ -40,7 +40,9 @@ static nw_code weights_acquire(void *user, uint32_t tensor, uint32_t tile, nw_ti
 
 static void weights_release(void *user, const nw_tile *tile)
 {
-    nw_window_release(&((nw_session *)user)->window, tile);
+    nw_session *s = user;
+    s->stats.weight_bytes_used += tile->rows * s->model->places[tile->tensor].row_bytes;
+    nw_window_release(&s->window);
 }
 
 static const float *weights_vector(void *user, uint32_t tensor)
@@ -166,6 +168,11 @@ static void begin_pass(nw_session *s, nw_pass pass, nw_pass next)
     nw_window_begin(&s->window, pass, next);
 }
 
+static size_t lanes_free(const nw_session *s)
+{
+    return s->blueprint.shape.maxima.lanes - count_requests(s, REQUEST_LIVE);
+}
+
 /* A request gets a lane: its input is encoded, and its cross-attention K and V are made. */
 static nw_code admit(nw_session *s, request *r, nw_error *err)
 {
@@ -179,7 +186,9 @@ static nw_code admit(nw_session *s, request *r, nw_error *err)
     nw_code rc = nw_forward_encode(&s->parts.forward, r->input, r->ask.input_count, &states, err);
     if (rc != NW_OK)
         return rc;
-    begin_pass(s, NW_PASS_CROSS, NW_PASS_DECODE);
+    /* This request still counts as waiting. */
+    bool another = count_requests(s, REQUEST_WAITING) > 1 && lanes_free(s) > 1;
+    begin_pass(s, NW_PASS_CROSS, another ? NW_PASS_ENCODE : NW_PASS_DECODE);
     rc = nw_forward_cross(&s->parts.forward, states, r->ask.input_count, &s->parts.cross[lane], err);
     if (rc != NW_OK)
         return rc;
@@ -196,11 +205,12 @@ static nw_code admit(nw_session *s, request *r, nw_error *err)
 /* What will follow a decode pass, as far as can be known: the end token may come at any time. */
 static nw_pass after_decode(const nw_session *s)
 {
-    for (size_t i = 0; i < s->request_count; i++) {
-        if (s->requests[i].state == REQUEST_LIVE && s->requests[i].produced + 1 < s->requests[i].max_new)
-            return NW_PASS_DECODE;
-    }
-    return count_requests(s, REQUEST_WAITING) > 0 ? NW_PASS_ENCODE : NW_PASS_COUNT;
+    size_t going_on = 0;
+    for (size_t i = 0; i < s->request_count; i++)
+        going_on += s->requests[i].state == REQUEST_LIVE && s->requests[i].produced + 1 < s->requests[i].max_new;
+    if (count_requests(s, REQUEST_WAITING) > 0 && going_on < s->blueprint.shape.maxima.lanes)
+        return NW_PASS_ENCODE;
+    return going_on > 0 ? NW_PASS_DECODE : NW_PASS_COUNT;
 }
 
 /* Whether a request is still in the place it had: a callback may cancel any, and submit others into the places left. */
@@ -279,16 +289,14 @@ static nw_code fail_pass(nw_session *s, nw_code rc)
     drop_requests(s);
     nw_window_drain(&s->window);
     s->pass_name = "idle";
-    if (rc == NW_E_CANCELLED)
-        atomic_store(&s->stop, false);
+    atomic_store(&s->stop, false); /* whoever asked for a stop has it, whatever ended the pass */
     return rc;
 }
 
 nw_code nw_session_step(nw_session *s, size_t *ret_live, nw_error *err)
 {
     nw_code rc = NW_OK;
-    while (rc == NW_OK && count_requests(s, REQUEST_WAITING) > 0 &&
-           count_requests(s, REQUEST_LIVE) < s->blueprint.shape.maxima.lanes)
+    while (rc == NW_OK && count_requests(s, REQUEST_WAITING) > 0 && lanes_free(s) > 0)
         rc = admit(s, find_request(s, REQUEST_WAITING), err);
     if (rc == NW_OK)
         rc = decode(s, err);
@@ -385,7 +393,6 @@ void nw_session_stats(const nw_session *s, nw_stats *ret)
     ret->peak_rss_bytes = nw_process_peak();
     ret->accounted_bytes = s->memory.peak + s->model->memory.peak;
     ret->bytes_read = s->model->open_bytes + s->model->tokenizer_bytes + s->vector_bytes_read + s->window.bytes_read;
-    ret->weight_bytes_used = s->window.weight_bytes;
     ret->embedding_rows_read = s->window.rows_read;
     ret->pinned_bytes = s->window.pinned_bytes;
     ret->window_bytes = s->blueprint.plan.part.window;
@@ -418,12 +425,13 @@ nw_code nw_session_read_pass(nw_session *s, uint64_t *ret_bytes, double *ret_sec
         rc = nw_window_acquire(&s->window, m->steps[NW_PASS_DECODE][i].tensor, m->steps[NW_PASS_DECODE][i].tile, &tile,
                                err);
         if (rc == NW_OK)
-            nw_window_release(&s->window, &tile);
+            nw_window_release(&s->window);
     }
     if (rc == NW_OK)
         rc = nw_window_finish(&s->window, err);
     if (rc != NW_OK)
         return fail_pass(s, rc);
+    s->pass_name = "idle";
     *ret_seconds = nw_system_seconds() - start;
     *ret_bytes = s->window.bytes_read - before;
     return NW_OK;

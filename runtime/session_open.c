@@ -55,7 +55,8 @@ static nw_code open_io(nw_session *s, nw_error *err)
     return nw_io_open(&s->memory, &s->blueprint.io, &s->io, err);
 }
 
-/* Plan, threads, reader; and again the plan, if the process turns out to be larger than declared. */
+/* Plan, threads, reader; and again the plan, if the process turns out to be larger than declared: for the same budget,
+ * which `auto` must not choose twice. */
 static nw_code prepare(nw_session *s, const nw_session_options *o, nw_error *err)
 {
     nw_code rc = nw_blueprint_make(s->model, o, 0, &s->blueprint, err);
@@ -72,9 +73,11 @@ static nw_code prepare(nw_session *s, const nw_session_options *o, nw_error *err
     uint64_t unforeseen = measure_unforeseen(s, o);
     if (unforeseen == 0)
         return NW_OK;
-    uint32_t depth = s->blueprint.io.depth;
+    uint32_t           depth = s->blueprint.io.depth;
+    nw_session_options fixed = *o;
+    fixed.budget_bytes = s->blueprint.plan.budget;
     nw_blueprint_free(s->model, &s->blueprint);
-    rc = nw_blueprint_make(s->model, o, unforeseen, &s->blueprint, err);
+    rc = nw_blueprint_make(s->model, &fixed, unforeseen, &s->blueprint, err);
     if (rc == NW_OK)
         NW_CHECK(s->blueprint.io.depth <= depth); /* less room never means a deeper window */
     return rc;

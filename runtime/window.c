@@ -94,8 +94,17 @@ static void slot_done(nw_window *w, nw_slot *s, int os_errno)
     drop_cached(w, step_of(w, (nw_visit){s->pass, s->step}));
 }
 
-/* Takes what has arrived; with `wait`, at least one thing if any is in flight. Rows are told apart by bits. */
-static void reap(nw_window *w, bool wait, uint32_t *rows_done, int *row_errno)
+static void row_done(nw_window *w, size_t index, int os_errno)
+{
+    w->rows_done |= 1u << index;
+    if (os_errno != 0) {
+        w->rows_failed |= 1u << index;
+        w->row_errno = os_errno;
+    }
+}
+
+/* Takes what has arrived; with `wait`, at least one thing if any is in flight. */
+static void reap(nw_window *w, bool wait)
 {
     nw_io_done done[32];
     size_t     count;
@@ -110,12 +119,7 @@ static void reap(nw_window *w, bool wait, uint32_t *rows_done, int *row_errno)
                 pin_done(w, &w->parts->pins[index], step_of(w, (nw_visit){NW_PASS_DECODE, index}), done[i].os_errno);
                 break;
             case TAG_EMBED: pin_done(w, &w->parts->embed_pins[index], embed_step(w, index), done[i].os_errno); break;
-            case TAG_ROW:
-                NW_CHECK(rows_done != NULL);
-                *rows_done |= 1u << index;
-                if (done[i].os_errno != 0)
-                    *row_errno = done[i].os_errno;
-                break;
+            case TAG_ROW: row_done(w, index, done[i].os_errno); break;
             }
         }
     } while (count == sizeof done / sizeof *done);
@@ -123,6 +127,12 @@ static void reap(nw_window *w, bool wait, uint32_t *rows_done, int *row_errno)
 
 /* Rows of the embedding must always find room beside the tiles. */
 static bool has_room(const nw_window *w) { return nw_io_in_flight(w->io) + NW_ROW_BATCH < nw_io_depth(w->io); }
+
+static void read_pin(nw_window *w, nw_pin *pin, nw_step step, uint64_t tag)
+{
+    pin_move(pin, NW_SLOT_FREE, NW_SLOT_READING);
+    submit(w, step, w->parts->region + pin->at, tag);
+}
 
 typedef enum { READ_STARTED, READ_RESIDENT, READ_BLOCKED } read_result;
 
@@ -134,11 +144,9 @@ static read_result read_one(nw_window *w)
     if (pin != NULL) {
         if (pin->state != NW_SLOT_FREE)
             return READ_RESIDENT;
-        if (!has_room(w) || (w->scratch_in_use && is_overlaid(w, pin, step)))
+        if (pin->os_errno != 0 || !has_room(w) || (w->scratch_in_use && is_overlaid(w, pin, step)))
             return READ_BLOCKED;
-        pin_move(pin, NW_SLOT_FREE, NW_SLOT_READING);
-        pin->os_errno = 0;
-        submit(w, step, w->parts->region + pin->at, tag_make(TAG_PIN, w->read.step));
+        read_pin(w, pin, step, tag_make(TAG_PIN, w->read.step));
         return READ_STARTED;
     }
     nw_slot *s = slot_at(w, w->tail);
@@ -154,7 +162,7 @@ static read_result read_one(nw_window *w)
 }
 
 /* Moves the reader over the seam when it has come to a pass's end. False: there is nothing more to read for now. Only
- * one seam is crossed: what comes after the next pass is anyone's guess, and a pass is far longer than the window. */
+ * one seam is crossed: what comes after the next pass is anyone's guess. */
 static bool reader_has_visit(nw_window *w)
 {
     if (w->read.pass == NW_PASS_COUNT)
@@ -195,17 +203,23 @@ void nw_window_start(nw_window *w)
     w->head = w->tail = 0;
 }
 
-/* Frees every slot; waits for those that are being read. Pins in flight arrive too. */
+static void forget_errors(nw_pin *pins, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        pins[i].os_errno = 0;
+}
+
+/* Frees every slot; waits for those that are being read. Pins in flight arrive too; failed ones may be tried again. */
 void nw_window_drain(nw_window *w)
 {
-    uint32_t rows = 0;
-    int      row_errno = 0;
     while (nw_io_in_flight(w->io) > 0)
-        reap(w, true, &rows, &row_errno);
+        reap(w, true);
     for (; w->head < w->tail; w->head++) {
         nw_slot *s = slot_at(w, w->head);
         slot_move(s, s->state == NW_SLOT_IN_USE ? NW_SLOT_IN_USE : NW_SLOT_READY, NW_SLOT_FREE);
     }
+    forget_errors(w->parts->pins, w->model->step_count[NW_PASS_DECODE]);
+    forget_errors(w->parts->embed_pins, nw_embed_tiles(w->model));
     w->in_use = false;
     nw_window_start(w);
 }
@@ -218,6 +232,7 @@ static void drop_pin(nw_window *w, nw_pin *pin, nw_step step)
     if (pin->state != NW_SLOT_READY)
         return;
     pin_move(pin, NW_SLOT_READY, NW_SLOT_FREE);
+    pin->visited = false;
     w->pinned_bytes -= pin_bytes(w, step);
 }
 
@@ -255,44 +270,46 @@ void nw_window_begin(nw_window *w, nw_pass pass, nw_pass next)
 
 /* ---- acquire and release ---- */
 
-static nw_code read_failed(const nw_window *w, nw_step step, int os_errno, nw_error *err)
+/* offset, bytes: of what could not be read. */
+static nw_code read_failed(const nw_window *w, uint32_t tensor, uint64_t offset, size_t bytes, int os_errno,
+                           nw_error *err)
 {
-    const char           *path = nw_model_tensor_path(w->model, step.tensor);
-    nw_extent             e = nw_model_extent(w->model, step);
-    const nw_tensor_need *need = &w->model->tensors.list[step.tensor];
-    nw_code               rc;
+    const char *path = nw_model_tensor_path(w->model, tensor);
+    const char *name = w->model->places[tensor].tensor->name;
+    nw_code     rc;
     if (os_errno == NW_IO_EOF) {
         rc = nw_fail(err, NW_E_FORMAT, 0, "%s: ends before byte %llu, in tensor %s: the file was cut short", path,
-                     (unsigned long long)(e.offset + e.bytes_needed), w->model->places[step.tensor].tensor->name);
+                     (unsigned long long)(offset + bytes), name);
     } else {
-        rc = nw_fail(err, NW_E_IO, os_errno, "%s: reading %zu bytes at %llu, of tensor %s", path, e.bytes,
-                     (unsigned long long)e.offset, w->model->places[step.tensor].tensor->name);
+        rc = nw_fail(err, NW_E_IO, os_errno, "%s: reading %zu bytes at %llu, of tensor %s", path, bytes,
+                     (unsigned long long)offset, name);
     }
     if (err != NULL) {
-        err->block = need->block;
-        err->offset = e.offset;
+        err->block = w->model->tensors.list[tensor].block;
+        err->offset = offset;
     }
     return rc;
 }
 
-/* Waits, reading on meanwhile, while *state is READING (or, for a pin that had no room yet, FREE). */
+/* Waits, reading on meanwhile, until a tile's read has ended, one way or the other. */
 static nw_code wait_for(nw_window *w, const nw_slot_state *state, const int *os_errno, nw_step step, nw_error *err)
 {
     double start = 0;
-    while (*state == NW_SLOT_READING || *state == NW_SLOT_FREE) {
+    while (*state == NW_SLOT_READING) {
         if (atomic_load_explicit(w->stop, memory_order_relaxed))
             return nw_fail(err, NW_E_CANCELLED, 0, "stopped");
-        if (*state == NW_SLOT_FREE && *os_errno != 0)
-            break;
-        NW_CHECK(nw_io_in_flight(w->io) > 0);
         if (start == 0)
             start = nw_system_seconds();
-        reap(w, true, NULL, NULL);
+        reap(w, true);
         pump(w);
     }
     if (start != 0)
         w->seconds_waited += nw_system_seconds() - start;
-    return *os_errno == 0 ? NW_OK : read_failed(w, step, *os_errno, err);
+    NW_CHECK(*state == NW_SLOT_READY || *os_errno != 0); /* the reader is never behind the pass */
+    if (*os_errno == 0)
+        return NW_OK;
+    nw_extent e = nw_model_extent(w->model, step);
+    return read_failed(w, step.tensor, e.offset, e.bytes_needed, *os_errno, err);
 }
 
 nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err)
@@ -303,7 +320,7 @@ nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile 
     NW_CHECK(step.tensor == tensor && step.tile == tile); /* the model asks for exactly the next tile of the schedule */
     if (atomic_load_explicit(w->stop, memory_order_relaxed))
         return nw_fail(err, NW_E_CANCELLED, 0, "stopped");
-    reap(w, false, NULL, NULL);
+    reap(w, false);
     pump(w);
 
     nw_pin              *pin = pin_of(w, w->at);
@@ -317,6 +334,8 @@ nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile 
         return rc;
     if (s != NULL)
         slot_move(s, NW_SLOT_READY, NW_SLOT_IN_USE);
+    else
+        pin->visited = true;
     w->in_use = true;
 
     const nw_place *place = &w->model->places[tensor];
@@ -332,17 +351,16 @@ nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile 
     return NW_OK;
 }
 
-void nw_window_release(nw_window *w, const nw_tile *tile)
+void nw_window_release(nw_window *w)
 {
     NW_CHECK(w->in_use);
     w->in_use = false;
-    w->weight_bytes += tile->rows * w->model->places[tile->tensor].row_bytes;
     if (pin_of(w, w->at) == NULL) {
         slot_move(slot_at(w, w->head), NW_SLOT_IN_USE, NW_SLOT_FREE);
         w->head++;
     }
     w->at.step++;
-    reap(w, false, NULL, NULL);
+    reap(w, false);
     pump(w);
 }
 
@@ -354,9 +372,8 @@ nw_code nw_window_finish(nw_window *w, nw_error *err)
         if (pin->at == NW_NOT_PINNED || pin->state != NW_SLOT_FREE)
             continue;
         while (!has_room(w))
-            reap(w, true, NULL, NULL);
-        pin_move(pin, NW_SLOT_FREE, NW_SLOT_READING);
-        submit(w, embed_step(w, i), w->parts->region + pin->at, tag_make(TAG_EMBED, i));
+            reap(w, true);
+        read_pin(w, pin, embed_step(w, i), tag_make(TAG_EMBED, i));
     }
     for (size_t i = 0; i < count; i++) {
         nw_pin *pin = &w->parts->embed_pins[i];
@@ -365,14 +382,16 @@ nw_code nw_window_finish(nw_window *w, nw_error *err)
         nw_code rc = wait_for(w, &pin->state, &pin->os_errno, embed_step(w, i), err);
         if (rc != NW_OK)
             return rc;
+        pin->visited = true;
     }
     return NW_OK;
 }
 
 /* ---- embedding rows ---- */
 
-/* The stored row if it is resident: in a pinned tile of the embedding (which is the head's, in tied models), or in the
- * row cache. */
+/* The stored row if it is resident: in a pinned tile of the embedding (which is the head's, in tied models) that a pass
+ * has had, or in the row cache. A tile that merely happens to have arrived does not count: what is read would then
+ * depend on the disk's timing. */
 static const unsigned char *resident_row(const nw_window *w, uint32_t id)
 {
     const nw_model *m = w->model;
@@ -384,12 +403,29 @@ static const unsigned char *resident_row(const nw_window *w, uint32_t id)
         pin = &w->parts->pins[m->step_count[NW_PASS_DECODE] - (size_t)p->cut.tile_count + tile];
     else if (nw_embed_tiles(m) > 0)
         pin = &w->parts->embed_pins[tile];
-    if (pin != NULL && pin->at != NW_NOT_PINNED && pin->state == NW_SLOT_READY) {
+    if (pin != NULL && pin->at != NW_NOT_PINNED && pin->visited) {
         size_t skip = nw_model_extent(m, embed_step(w, tile)).skip;
         return w->parts->region + pin->at + skip + (id - tile * p->cut.tile_rows) * p->row_bytes;
     }
     size_t at = id % NW_ROW_CACHE;
     return w->parts->row_ids[at] == id + 1 ? w->parts->row_cache + at * p->row_bytes : NULL;
+}
+
+/* The read of one row: always row_read_bytes from the aligned offset before it. */
+static nw_io_op row_op(const nw_window *w, uint32_t id, size_t index)
+{
+    const nw_model *m = w->model;
+    const nw_place *p = &m->places[m->tensors.embed];
+    const nw_file  *file = nw_model_tensor_file(m, m->tensors.embed);
+    uint64_t        offset = p->tensor->offset + id * p->row_bytes;
+    uint64_t        start = nw_round_down(offset, file->align);
+    return (nw_io_op){.kind = NW_IO_READ,
+                      .fd = file->fd,
+                      .offset = start,
+                      .buf = w->parts->row_buffers + index * w->shape.row_bytes,
+                      .bytes = w->row_read_bytes,
+                      .bytes_needed = (size_t)(offset - start + p->row_bytes),
+                      .tag = tag_make(TAG_ROW, index)};
 }
 
 /* Reads rows ids[0 .. count), count <= NW_ROW_BATCH, into the row buffers and from there to out and the cache. */
@@ -400,36 +436,29 @@ static nw_code read_rows(nw_window *w, const nw_kernels *kernels, const uint32_t
     const nw_place *p = &m->places[m->tensors.embed];
     const nw_file  *file = nw_model_tensor_file(m, m->tensors.embed);
     size_t          d = m->config.d_model;
-    uint32_t        done = 0;
-    int             os_errno = 0;
+    w->rows_done = w->rows_failed = 0;
     for (size_t i = 0; i < count; i++) {
-        uint64_t offset = p->tensor->offset + ids[i] * p->row_bytes;
-        uint64_t start = nw_round_down(offset, file->align);
-        nw_io_op op = {.kind = NW_IO_READ,
-                       .fd = file->fd,
-                       .offset = start,
-                       .buf = w->parts->row_buffers + i * w->shape.row_bytes,
-                       .bytes = w->row_read_bytes,
-                       .bytes_needed = (size_t)(offset - start + p->row_bytes),
-                       .tag = tag_make(TAG_ROW, i)};
+        nw_io_op op = row_op(w, ids[i], i);
         bool     queued = nw_io_submit(w->io, &op);
         NW_CHECK(queued);
-        w->bytes_read += nw_min_u64(op.bytes, file->size - start);
+        w->bytes_read += nw_min_u64(op.bytes, file->size - op.offset);
     }
     w->rows_read += count;
     double begin = nw_system_seconds();
-    while (done != (uint32_t)(((uint64_t)1 << count) - 1))
-        reap(w, true, &done, &os_errno);
+    while (w->rows_done != (1u << count) - 1)
+        reap(w, true);
     w->seconds_waited += nw_system_seconds() - begin;
-    if (os_errno != 0)
-        return read_failed(w, embed_step(w, ids[0] / (size_t)p->cut.tile_rows), os_errno, err);
+    if (w->rows_failed != 0) {
+        nw_io_op op = row_op(w, ids[__builtin_ctz(w->rows_failed)], 0);
+        return read_failed(w, m->tensors.embed, op.offset, op.bytes_needed, w->row_errno, err);
+    }
     for (size_t i = 0; i < count; i++) {
-        uint64_t             offset = p->tensor->offset + ids[i] * p->row_bytes;
-        const unsigned char *row = w->parts->row_buffers + i * w->shape.row_bytes + offset % file->align;
+        nw_io_op             op = row_op(w, ids[i], i);
+        const unsigned char *row = (const unsigned char *)op.buf + op.bytes_needed - p->row_bytes;
         kernels->widen[p->tensor->dtype](out + targets[i] * d, row, d);
         memcpy(w->parts->row_cache + ids[i] % NW_ROW_CACHE * p->row_bytes, row, (size_t)p->row_bytes);
         w->parts->row_ids[ids[i] % NW_ROW_CACHE] = ids[i] + 1;
-        nw_file_drop(file, nw_round_down(offset, file->align), w->row_read_bytes);
+        nw_file_drop(file, op.offset, op.bytes);
     }
     return NW_OK;
 }

@@ -2,11 +2,11 @@
  *
  * A pass visits the steps of its schedule in order. Each visit finds its tile in a pin, or in a slot of the ring; slots
  * are filled and freed in visit order, so the ring needs no search. Reading runs ahead of the pass along the schedule,
- * and straight on into the pass that will come next: weights do not depend on tokens. Pins are filled by the first
- * decode pass that comes by. The only places that a tile is read into are slots and pins; nothing is copied.
+ * and straight on into the pass that will come next: weights do not depend on tokens. Pins are filled when
+ * the reader first comes by. The only places that a tile is read into are slots and pins; nothing is copied.
  *
- *   slot   FREE -> READING -> READY -> IN_USE -> FREE
- *   pin    FREE -> READING -> READY; dropped back to FREE when an encoder pass needs its memory
+ *   slot   FREE -> READING -> READY -> IN_USE -> FREE; a failed read is READY with an error
+ *   pin    FREE -> READING -> READY; FREE again when an encoder pass needs its memory, or when its read failed
  *
  * Belongs to the session's thread. Nothing here allocates.
  */
@@ -40,8 +40,11 @@ typedef struct {
     size_t   head, tail; /* ring: head is the slot of the oldest visit, tail the next to fill; counts, not indices */
     bool     scratch_in_use; /* by an encoder pass and its cross pass: pins that it overlays stay empty */
     bool     in_use;         /* a tile is acquired */
+    uint32_t rows_done;      /* bits of the row reads that have arrived; rows_failed: with an error, row_errno */
+    uint32_t rows_failed;
+    int      row_errno;
 
-    uint64_t bytes_read, weight_bytes, rows_read, pinned_bytes;
+    uint64_t bytes_read, rows_read, pinned_bytes;
     double   seconds_waited;
 } nw_window;
 
@@ -53,9 +56,9 @@ void nw_window_start(nw_window *w);
  * ENCODE nor CROSS. */
 void nw_window_begin(nw_window *w, nw_pass pass, nw_pass next);
 
-/* nw_weights.acquire and release. Errors: NW_E_IO, NW_E_FORMAT, NW_E_CANCELLED; err->block is set. */
+/* nw_weights.acquire and release. Errors: NW_E_IO, NW_E_FORMAT, both with err->block; NW_E_CANCELLED. */
 NW_MUST_USE nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err);
-void nw_window_release(nw_window *w, const nw_tile *tile);
+void nw_window_release(nw_window *w);
 
 /* After the last step of a decode pass: waits until the pinned embedding, if planned, is resident. */
 NW_MUST_USE nw_code nw_window_finish(nw_window *w, nw_error *err);

@@ -173,7 +173,7 @@ typedef struct {
     uint64_t     window_bytes;   /* 0: chosen */
     uint64_t     pins_bytes;     /* most that may be kept resident; 0: what fits */
     bool         pins_off;       /* keep nothing */
-    bool         prefetch_off;   /* read each tile when it is needed: to see what prefetch is worth */
+    bool         prefetch_off;   /* never read further than the next tile: to see what prefetch is worth */
     bool         force;          /* accept a budget above what the machine has available */
     bool         keep_tokenizer; /* more text will be encoded while the session is open */
     const char  *kernels;        /* "portable", "avx2", ...; NULL: the fastest */
@@ -221,10 +221,11 @@ typedef struct {
     double   disk_rate, memory_rate; /* bytes a second that the predictions assume */
     double   seconds_first_token, seconds_per_token;
     unsigned threads;
-    uint64_t budget_all_resident; /* budget at which every decode weight stays: no reads after the first pass */
+    uint64_t budget_all_resident; /* at which every decode weight stays: later passes read embedding rows at most */
 } nw_plan;
 
-/* Makes the plan that a session with these options would follow. Reads nothing but what the model already knows.
+/* Makes the plan that a session with these options would follow. Reads no weights; the
+ * tokenizer's files, once, if nothing has yet.
  * Errors  NW_E_BUDGET with bytes_needed: the plan is filled all the same, so that a caller can show it; NW_E_ARG. */
 NW_API NW_MUST_USE nw_code nw_plan_make(nw_model *model, const nw_session_options *options, nw_plan *ret,
                                         nw_error *err);
@@ -232,7 +233,7 @@ NW_API NW_MUST_USE nw_code nw_plan_make(nw_model *model, const nw_session_option
 /* One block of the plan: what of it is resident between decode passes. Cross-attention's K and V weights are not
  * counted: they are read once a prompt. */
 typedef struct {
-    char     name[32]; /* "encoder 0", "decoder 3", "head", "embedding" */
+    char     name[32]; /* "encoder 0", "decoder 3", "head" */
     uint64_t bytes;    /* of its decode (or encode) weights */
     uint64_t pinned_bytes;
 } nw_plan_block;
@@ -290,7 +291,8 @@ NW_API NW_MUST_USE nw_code nw_session_step(nw_session *session, size_t *ret_live
 /* Drops a request; unknown ids are ignored. */
 NW_API void nw_session_cancel(nw_session *session, uint64_t id);
 
-/* From a signal handler or another thread: the pass under way ends with NW_E_CANCELLED within a tile. */
+/* From a signal handler or another thread: the pass under way, or the next if there is none, ends with NW_E_CANCELLED
+ * within a tile. */
 NW_API void nw_session_stop(nw_session *session);
 
 typedef struct {
@@ -337,7 +339,8 @@ NW_API void nw_session_stats(const nw_session *session, nw_stats *ret);
 NW_API void nw_session_on_progress(nw_session *session, void (*fn)(void *user, const nw_stats *stats), void *user);
 
 /* Reads every tile that one decode pass would read, in the same order by the same reader, without computing: the disk's
- * own rate, to measure beside real passes. ret_bytes: what was read. */
+ * own rate, to measure beside real passes. ret_bytes: what reads were started for, those ahead for the next pass
+ * included. */
 NW_API NW_MUST_USE nw_code nw_session_read_pass(nw_session *session, uint64_t *ret_bytes, double *ret_seconds,
                                                 nw_error *err);
 

@@ -92,6 +92,57 @@ static void run_budget(const subject *s, uint64_t budget)
     nw_model_close(model);
 }
 
+/* ---- the disk's timing ---- */
+
+typedef struct {
+    uint64_t bytes, rows;
+} reads;
+
+/* Three prompts submitted at once, on a device with delays of its own. */
+static reads run_delayed(const subject *s, uint64_t budget, size_t lanes, uint64_t seed)
+{
+    nw_io_fake         fake = {.seed = seed, .delay_max = (uint32_t)(seed % 9)};
+    nw_hooks           hooks = {.io = &fake};
+    nw_error           err = {0};
+    nw_model          *model = NULL;
+    nw_session        *session = NULL;
+    nw_stats           stats = {0};
+    nw_session_options o = options(s, budget);
+    size_t             live = 1;
+    o.max_lanes = lanes;
+    nw_code rc = nw_model_open(&(nw_model_options){.path = s->dir, .hooks = &hooks}, &model, &err);
+    if (rc == NW_OK)
+        rc = nw_session_open(model, &o, &session, &err);
+    for (size_t i = 0; i < 3 && rc == NW_OK; i++) {
+        uint64_t   id;
+        nw_request q = answer_request(s, i % s->prompt_count, NULL);
+        q.on_token = NULL;
+        q.max_new_tokens = s->tokens - i % 2; /* lanes end at different passes */
+        rc = nw_session_submit(session, &q, &id, &err);
+    }
+    while (rc == NW_OK && live > 0)
+        rc = nw_session_step(session, &live, &err);
+    check(rc == NW_OK, s, budget, err.msg, (uint64_t)rc, NW_OK);
+    if (rc == NW_OK)
+        nw_session_stats(session, &stats);
+    nw_session_close(session);
+    nw_model_close(model);
+    return (reads){stats.bytes_read, stats.embedding_rows_read};
+}
+
+/* What is read does not depend on when reads arrive. */
+static void test_timing(const subject *s, uint64_t budget)
+{
+    for (size_t lanes = 1; lanes <= 2; lanes++) {
+        reads first = run_delayed(s, budget, lanes, 1);
+        for (uint64_t seed = 2; seed <= 12; seed++) {
+            reads r = run_delayed(s, budget, lanes, seed);
+            check(r.bytes == first.bytes, s, budget, "bytes read, by the disk's timing", r.bytes, first.bytes);
+            check(r.rows == first.rows, s, budget, "rows read, by the disk's timing", r.rows, first.rows);
+        }
+    }
+}
+
 /* A budget that is a page too small: refused, with the one that works. */
 static void run_refusal(const subject *s, uint64_t smallest)
 {
@@ -178,6 +229,8 @@ int main(void)
         subject_add(&s, 20, MANY_TILES_VOCAB, 1);
         subject_add(&s, 7, MANY_TILES_VOCAB, 2);
         test_subject(&s);
+        test_timing(&s, 40 << 20);
+        test_timing(&s, 64 << 20);
     }
     temp_dir_remove(&temp);
     printf("%u checks, %u failed\n", cases, failures);
