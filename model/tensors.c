@@ -213,6 +213,17 @@ bool nw_tensor_name(const nw_config *c, const nw_tensor_need *need, uint32_t ind
     return true;
 }
 
+/* Blocks beyond those of the configuration: the file is another model's, and running its first blocks gives garbage. */
+static nw_code check_no_more_blocks(const nw_tensor_lookup *lookup, const char *stack, uint32_t blocks, nw_error *err)
+{
+    char name[96];
+    snprintf(name, sizeof name, "%s.block.%u.layer.0.SelfAttention.q.weight", stack, blocks);
+    if (blocks == 0 || !lookup->has(lookup->user, name))
+        return NW_OK;
+    return nw_fail(err, NW_E_FORMAT, 0, "config.json asks for %u %s blocks, but there is tensor %s", blocks, stack,
+                   name);
+}
+
 nw_code nw_config_settle(nw_config *c, const nw_tensor_lookup *lookup, nw_error *err)
 {
     bool gated = lookup->has(lookup->user, "encoder.block.0.layer.1.DenseReluDense.wi_0.weight");
@@ -231,7 +242,8 @@ nw_code nw_config_settle(nw_config *c, const nw_tensor_lookup *lookup, nw_error 
     c->head_tied = !has_head;
     c->bias_per_block =
         lookup->has(lookup->user, "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight");
-    return NW_OK;
+    nw_code rc = check_no_more_blocks(lookup, "encoder", c->encoder_blocks, err);
+    return rc == NW_OK ? check_no_more_blocks(lookup, "decoder", c->decoder_blocks, err) : rc;
 }
 
 /* Counts a step, and writes it if there is somewhere to write. */

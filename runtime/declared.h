@@ -18,6 +18,10 @@
  * floats of OpenBLAS's blocking (1 to 2 MiB seen). Only inputs longer than NW_OWN_TOKENS_MAX use it. */
 #define NW_DECLARED_BLAS_THREAD ((uint64_t)3 << 20)
 
+/* Address space, not memory: OpenBLAS maps a buffer of this size for each thread that multiplies, and if a limit on
+ * address space (ulimit -v) refuses it, tries again for ever. */
+#define NW_DECLARED_BLAS_ADDRESS ((uint64_t)128 << 20)
+
 /* The kernel's share of a memory cgroup: page tables (1/512), rings, stacks. */
 #define NW_RESERVE(budget) ((budget) / 512 + ((uint64_t)1 << 20))
 

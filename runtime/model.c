@@ -9,6 +9,10 @@
 
 enum { CONFIG_BYTES_MAX = 1 << 20, NAME_MAX_BYTES = 128 };
 
+/* A budget below the program's own size cannot run anything, but its user should be told what would: room to look at
+ * the model's headers, which take less than half of it for the largest published model. */
+#define TABLES_ROOM ((uint64_t)4 << 20)
+
 const char *nw_version(void) { return NW_VERSION; }
 
 nw_extent nw_model_extent(const nw_model *m, nw_step step)
@@ -188,7 +192,8 @@ nw_code nw_model_open(const nw_model_options *options, nw_model **ret_model, nw_
         return nw_fail(err, NW_E_ARG, 0, "no model given");
     /* The model object itself is counted in the account that it holds. */
     nw_memory mem;
-    nw_memory_init(&mem, options->budget_bytes != 0 ? options->budget_bytes : UINT64_MAX,
+    uint64_t limit = options->budget_bytes != 0 ? nw_max_u64(options->budget_bytes, TABLES_ROOM) : UINT64_MAX;
+    nw_memory_init(&mem, limit,
                    options->hooks != NULL ? options->hooks->memory : NULL);
     nw_model *m = nw_memory_alloc(&mem, NW_TAG_INDEX, 1, sizeof *m);
     if (m == NULL)

@@ -22,8 +22,8 @@ enum {
     KEY_USAGE,
 };
 
-#define TOKENS_MAX ((uint64_t)1 << 30)
-#define THREADS_MAX 1024
+#define TOKENS_MAX ((uint64_t)1 << 20)
+#define THREADS_MAX 256
 
 error_t options_fail(options *o, const char *fmt, ...)
 {

@@ -286,6 +286,25 @@ static nw_code settle(nw_config *c, const char *const *names)
     return nw_config_settle(c, &lookup, &err);
 }
 
+/* A file with more blocks than its config.json says is another model's. */
+static void test_more_blocks(void **state)
+{
+    (void)state;
+    static const char *const encoder[] = {WI, "encoder.block.2.layer.0.SelfAttention.q.weight", NULL};
+    static const char *const decoder[] = {WI, "decoder.final_layer_norm.weight",
+                                          "decoder.block.3.layer.0.SelfAttention.q.weight", NULL};
+    nw_config c = {.encoder_blocks = 2, .decoder_blocks = 3, .head_tied = true};
+    assert_int_equal(settle(&c, encoder), NW_E_FORMAT);
+    c = (nw_config){.encoder_blocks = 3, .head_tied = true};
+    assert_int_equal(settle(&c, encoder), NW_OK);
+    c = (nw_config){.encoder_blocks = 2, .decoder_blocks = 3, .head_tied = true};
+    assert_int_equal(settle(&c, decoder), NW_E_FORMAT);
+    c = (nw_config){.encoder_blocks = 2, .decoder_blocks = 4, .head_tied = true};
+    assert_int_equal(settle(&c, decoder), NW_OK);
+    c = (nw_config){.encoder_blocks = 2, .decoder_blocks = 0, .head_tied = true}; /* the encoder of a whole model */
+    assert_int_equal(settle(&c, decoder), NW_OK);
+}
+
 static void test_settle(void **state)
 {
     (void)state;
@@ -388,6 +407,7 @@ int main(void)
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_index),
+        cmocka_unit_test(test_more_blocks),
         cmocka_unit_test(test_settle),
         cmocka_unit_test(test_bucket_thresholds),
         cmocka_unit_test(test_bucket_vectors),
