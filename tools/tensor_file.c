@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define DROP_BYTES ((uint64_t)8 << 20)
-#define ENTRY_BYTES 192 /* of a header: a name, a type, three dimensions and two offsets of 20 digits */
+#define ENTRY_BYTES 256 /* of a header: a name, a type, three dimensions and two offsets of 20 digits */
 #define HEADER_BYTES_MAX ((uint64_t)100000000)
 #define HEADER_START "{\"__metadata__\":{\"format\":\"pt\"}"
 enum { NPY_HEADER_BYTES = 128, ELEMENT_BYTES = 4 };
