@@ -503,3 +503,26 @@ double nw_log_probability(const nw_kernels *k, const float *logits, size_t n, si
     k->exp_sum(logits, n, &max, &sum);
     return (double)logits[index] - (double)max - nw_ln((double)sum);
 }
+
+void nw_log_probabilities_top(const nw_kernels *k, const float *logits, size_t n, size_t count, uint32_t *ids,
+                              double *logprobs)
+{
+    float  max, sum;
+    size_t held = 0;
+    NW_CHECK(count >= 1 && count <= n);
+    k->exp_sum(logits, n, &max, &sum);
+    for (size_t i = 0; i < n; i++) {
+        double value = isnan(logits[i]) ? -HUGE_VAL : (double)logits[i];
+        if (held == count && value <= logprobs[held - 1])
+            continue;
+        size_t at = held < count ? held++ : held - 1;
+        for (; at > 0 && value > logprobs[at - 1]; at--) {
+            logprobs[at] = logprobs[at - 1];
+            ids[at] = ids[at - 1];
+        }
+        logprobs[at] = value;
+        ids[at] = (uint32_t)i;
+    }
+    for (size_t i = 0; i < count; i++)
+        logprobs[i] = (double)logits[ids[i]] - (double)max - nw_ln((double)sum);
+}

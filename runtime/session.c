@@ -112,6 +112,10 @@ static nw_code check_request(const nw_session *s, const nw_request *q, nw_error 
         return nw_fail(err, NW_E_ARG, 0, "%zu new tokens are asked for; this session gives at most %zu",
                        q->max_new_tokens, max->output_tokens);
     }
+    if (q->top_count > NW_CANDIDATES_MAX || q->top_count > s->model->config.vocab_size) {
+        return nw_fail(err, NW_E_ARG, 0, "%zu candidates are asked for; at most %u are given", q->top_count,
+                       (unsigned)nw_min_size(NW_CANDIDATES_MAX, s->model->config.vocab_size));
+    }
     if (q->forced_count > (q->max_new_tokens != 0 ? q->max_new_tokens : max->output_tokens))
         return nw_fail(err, NW_E_ARG, 0, "more tokens are forced than the answer may have");
     nw_code rc = check_ids(s, q->input_ids, q->input_count, err);
@@ -156,7 +160,10 @@ void nw_session_cancel(nw_session *s, uint64_t id)
     }
 }
 
-void nw_session_stop(nw_session *s) { atomic_store_explicit(&s->stop, true, memory_order_relaxed); }
+void nw_session_stop(nw_session *s)
+{
+    atomic_store_explicit(&s->stop, true, memory_order_relaxed);
+}
 
 /* ---- passes ---- */
 
@@ -219,14 +226,30 @@ static bool is_at(const request *r, uint64_t id)
     return r->id == id && r->state != REQUEST_FREE;
 }
 
+/* Fills `top` with what the request asks for, and shows it in the token. */
+static void give_candidates(const nw_session *s, const request *r, const float *logits, nw_candidate *top, nw_token *t)
+{
+    uint32_t ids[NW_CANDIDATES_MAX];
+    double   logprobs[NW_CANDIDATES_MAX];
+    if (r->ask.top_count == 0)
+        return;
+    nw_log_probabilities_top(s->kernels, logits, s->model->config.vocab_size, r->ask.top_count, ids, logprobs);
+    for (size_t i = 0; i < r->ask.top_count; i++)
+        top[i] = (nw_candidate){.id = ids[i], .logprob = logprobs[i]};
+    t->top = top;
+    t->top_count = r->ask.top_count;
+}
+
 /* Chooses a request's token from its logits and tells the caller. */
 static void give_token(nw_session *s, request *r, const float *logits)
 {
     size_t   vocab = s->model->config.vocab_size;
-    nw_token t = {.request = r->id, .index = r->produced, .logits = logits, .logprob = NAN};
+    nw_token t = {.request = r->id, .index = r->produced, .logits = logits, .scores = logits, .logprob = NAN};
     t.id = r->produced < r->ask.forced_count ? r->forced[r->produced] : (uint32_t)s->kernels->argmax(logits, vocab);
     if (r->ask.logprobs)
         t.logprob = nw_log_probability(s->kernels, logits, vocab, t.id);
+    nw_candidate top[NW_CANDIDATES_MAX];
+    give_candidates(s, r, logits, top, &t);
     r->produced++;
     r->token = t.id;
     s->stats.tokens++;

@@ -5,6 +5,7 @@
 #include "answer.h"
 
 #include <cjson/cJSON.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "interrupt.h"
@@ -16,17 +17,20 @@ typedef struct {
     nw_text       text;
     bool          begun; /* something of it is on stdout */
     bool          failed;
+    int           status; /* -1, or what the scores' file ended with */
 } answer;
 
 bool answer_room(answer_style *style, buffer *room, uint64_t limit)
 {
     if (!style->json)
         return true;
-    size_t n = style->max_new_tokens, bytes = n * (sizeof(double) + sizeof(uint32_t));
+    size_t n = style->max_new_tokens, candidates = n * style->top_count;
+    size_t bytes = candidates * sizeof(nw_candidate) + n * (sizeof(double) + sizeof(uint32_t));
     if (!buffer_reserve(room, bytes, (size_t)limit))
         return false;
     memset(room->data, 0, bytes);
-    style->logprob_list = (double *)room->data;
+    style->candidates = (nw_candidate *)room->data;
+    style->logprob_list = (double *)(style->candidates + candidates);
     style->ids = (uint32_t *)(style->logprob_list + n);
     return true;
 }
@@ -43,11 +47,10 @@ static bool write_text(answer *a, const char *text, size_t len)
     return (a->style->lines ? print_line_text(text, len) : print_bytes(text, len)) && print_flush();
 }
 
-static bool write_token(void *user, const nw_token *token)
+static bool write_token(answer *a, const nw_token *token)
 {
-    answer *a = user;
-    char    text[NW_TEXT_MAX];
-    bool    ok;
+    char text[NW_TEXT_MAX];
+    bool ok;
     if (a->style->has_text) {
         ok = write_text(a, text, nw_model_decode_text(a->style->model, &a->text, token->id, text, sizeof text));
     } else {
@@ -64,6 +67,24 @@ static bool write_token(void *user, const nw_token *token)
     }
     a->failed = !ok;
     return ok;
+}
+
+/* One new token: its scores to their file, its candidates to the JSON to come, its text to stdout. */
+static bool take_token(void *user, const nw_token *token)
+{
+    answer             *a = user;
+    const answer_style *style = a->style;
+    if (style->scores != NULL) {
+        const float *scores = style->scores_processed ? token->scores : token->logits;
+        a->status = tensor_file_write(style->scores, scores, style->vocab_size);
+        if (a->status != -1)
+            return false;
+    }
+    if (!style->json)
+        return write_token(a, token);
+    if (token->top_count > 0)
+        memcpy(style->candidates + token->index * style->top_count, token->top, token->top_count * sizeof *token->top);
+    return true;
 }
 
 /* ---- JSON
@@ -121,6 +142,21 @@ static bool write_text_json(const answer_style *style, size_t count)
     return ok && print_text("\"");
 }
 
+static bool write_candidates_json(const answer_style *style, size_t count)
+{
+    bool ok = print_text("\"top_logprobs\": [");
+    for (size_t i = 0; i < count && ok; i++) {
+        ok = print_text(i == 0 ? "[" : ", [");
+        for (size_t k = 0; k < style->top_count && ok; k++) {
+            const nw_candidate *c = &style->candidates[i * style->top_count + k];
+            ok = print_text("%s{\"id\": %u, \"logprob\": ", k == 0 ? "" : ", ", c->id) &&
+                 print_json_number(c->logprob) && print_text("}");
+        }
+        ok = ok && print_text("]");
+    }
+    return ok && print_text("], ");
+}
+
 static void write_json(const answer_style *style, size_t prompt_tokens, const nw_result *result)
 {
     bool ok = print_text("{\"prompt_tokens\": %zu, \"sequences\": [{\"ids\": [", prompt_tokens) &&
@@ -132,6 +168,8 @@ static void write_json(const answer_style *style, size_t prompt_tokens, const nw
             ok = (i == 0 || print_text(", ")) && print_json_number(style->logprob_list[i]);
         ok = ok && print_text("], ");
     }
+    if (ok && style->top_count > 0)
+        ok = write_candidates_json(style, result->count);
     cJSON *stats = stats_json(style->session);
     ok = ok && print_text("\"finish_reason\": \"%s\"}], \"stats\": ", finish_name(result->finish)) &&
          print_json(stats, false) && print_text("}\n") && print_flush();
@@ -152,31 +190,50 @@ static void end_text(answer *a)
     a->style->progress->hidden = false;
 }
 
+/* The scores of one sequence are one tensor, [steps, vocab_size]. */
+static int scores_begin(const answer_style *style)
+{
+    char     name[TENSOR_NAME_MAX + 1];
+    uint64_t vocab_size = style->vocab_size;
+    snprintf(name, sizeof name, "scores.%zu", style->sequences);
+    return tensor_file_begin(style->scores, name, TENSOR_F32, &vocab_size, 1);
+}
+
+static nw_code generate(answer *a, const uint32_t *ids, size_t count, nw_result *result, nw_error *err)
+{
+    const answer_style *style = a->style;
+    nw_request          request = {.input_ids = ids,
+                                   .input_count = count,
+                                   .max_new_tokens = style->max_new_tokens,
+                                   .logprobs = style->logprobs,
+                                   .top_count = style->top_count,
+                                   .on_token = take_token,
+                                   .user = a};
+    if (style->json) {
+        result->ids = style->ids;
+        result->logprobs = style->logprobs ? style->logprob_list : NULL;
+    }
+    return count > 0 ? nw_session_generate(style->session, &request, result, err) : NW_OK;
+}
+
 int answer_prompt(answer_style *style, const uint32_t *ids, size_t count)
 {
-    answer     a = {.style = style};
-    nw_result  result = {.finish = NW_FINISH_STOP};
-    nw_error   err = {0};
-    nw_code    rc = NW_OK;
-    nw_request request = {.input_ids = ids,
-                          .input_count = count,
-                          .max_new_tokens = style->max_new_tokens,
-                          .logprobs = style->logprobs,
-                          .on_token = style->json ? NULL : write_token,
-                          .user = &a};
-    if (style->json) {
-        result.ids = style->ids;
-        result.logprobs = style->logprobs ? style->logprob_list : NULL;
-    }
-    if (count > 0)
-        rc = nw_session_generate(style->session, &request, &result, &err);
+    answer    a = {.style = style, .status = -1};
+    nw_result result = {.finish = NW_FINISH_STOP};
+    nw_error  err = {0};
+    if (style->scores != NULL && (a.status = scores_begin(style)) != -1)
+        return a.status;
+    nw_code rc = generate(&a, ids, count, &result, &err);
     print_progress_clear();
     bool stopped = rc == NW_E_CANCELLED || interrupted();
-    if (rc == NW_OK && !stopped && style->json)
+    if (style->scores != NULL && a.status == -1 && rc == NW_OK && !stopped)
+        a.status = tensor_file_end(style->scores);
+    style->sequences++;
+    if (rc == NW_OK && !stopped && style->json && a.status == -1)
         write_json(style, count, &result);
     else if (!style->json && (rc == NW_OK || a.begun))
         end_text(&a);
     if (stopped)
         return EXIT_INTERRUPTED;
-    return rc == NW_OK ? -1 : print_failure(&err);
+    return rc == NW_OK ? a.status : print_failure(&err);
 }

@@ -7,6 +7,7 @@
 #include "buffer.h"
 #include "narrows.h"
 #include "progress.h"
+#include "tensor_file.h"
 
 /* How answers are written. */
 typedef struct {
@@ -18,8 +19,15 @@ typedef struct {
     bool        has_text; /* the model has a tokenizer; otherwise ids are written */
     bool        terminal; /* stdout is one: progress hides while an answer stands there */
     size_t      max_new_tokens;
-    uint32_t   *ids; /* room for max_new_tokens with json */
-    double     *logprob_list;
+    size_t      top_count; /* with json: candidates shown with each token */
+    /* Where the scores of each sequence go, as "scores.0" and so on; NULL: nowhere. */
+    tensor_file  *scores;
+    bool          scores_processed; /* what tokens were chosen from, rather than the model's raw logits */
+    size_t        sequences;        /* written so far */
+    uint32_t      vocab_size;
+    uint32_t     *ids; /* room for max_new_tokens with json */
+    double       *logprob_list;
+    nw_candidate *candidates; /* [max_new_tokens, top_count] */
 } answer_style;
 
 /* Takes the room for JSON answers, at most `limit` bytes, resident from now on: before the session opens, so that it is

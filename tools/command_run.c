@@ -12,13 +12,16 @@
 #include "progress.h"
 #include "prompts.h"
 
-enum { KEY_LINES = 512, KEY_INPUT_IDS, KEY_LOGPROBS };
+enum { KEY_LINES = 512, KEY_INPUT_IDS, KEY_LOGPROBS, KEY_TOP_LOGPROBS, KEY_SCORES, KEY_SCORES_KIND };
 enum { USUAL_INPUT_TOKENS = 512, NEW_TOKENS = 256, FEW_TOKENS = 32, ROOM_SHARE = 8 };
 
 typedef struct {
     options     common;
     const char *prompt, *file, *ids;
     bool        lines, logprobs;
+    size_t      top_count;
+    const char *scores;
+    bool        scores_processed;
 } run_options;
 
 typedef struct {
@@ -32,6 +35,7 @@ typedef struct {
     buffer        room;
     progress      progress;
     answer_style  style;
+    tensor_file   scores;
 } run;
 
 /* ---- options
@@ -45,12 +49,20 @@ static const struct argp_option run_argp_options[] = {
     {"input-ids", KEY_INPUT_IDS, "IDS", 0,
      "Token ids instead of text, used as they are: \"13 959 1\"; - reads them as a prompt would be", 2},
     {"logprobs", KEY_LOGPROBS, 0, 0, "With --json: the log probability of each token", 5},
+    {"top-logprobs", KEY_TOP_LOGPROBS, "K", 0, "With --json: the K most probable tokens at each step", 5},
+    {"scores", KEY_SCORES, "FILE", 0,
+     "Write the scores of every step to FILE.safetensors: scores.0, scores.1, ... [steps, vocab_size] f32, one for "
+     "each sequence",
+     5},
+    {"scores-kind", KEY_SCORES_KIND, "KIND", 0,
+     "raw (default): the model's logits; processed: what tokens are chosen from", 5},
     {0},
 };
 
 static error_t parse_run(int key, char *arg, struct argp_state *state)
 {
     run_options *o = (run_options *)state->input;
+    uint64_t     top_count;
     switch (key) {
     case ARGP_KEY_INIT:
         for (size_t i = 0; i < 3; i++)
@@ -66,13 +78,27 @@ static error_t parse_run(int key, char *arg, struct argp_state *state)
     case KEY_LINES: o->lines = true; return 0;
     case KEY_INPUT_IDS: o->ids = arg; return 0;
     case KEY_LOGPROBS: o->logprobs = true; return 0;
+    case KEY_TOP_LOGPROBS:
+        if (!options_number(arg, 1, NW_CANDIDATES_MAX, &top_count))
+            return options_fail(&o->common, "--top-logprobs: '%s' is not a number from 1 to %d", arg,
+                                NW_CANDIDATES_MAX);
+        o->top_count = (size_t)top_count;
+        return 0;
+    case KEY_SCORES: o->scores = arg; return 0;
+    case KEY_SCORES_KIND:
+        o->scores_processed = strcmp(arg, "processed") == 0;
+        if (!o->scores_processed && strcmp(arg, "raw") != 0)
+            return options_fail(&o->common, "--scores-kind: '%s' is not raw or processed", arg);
+        return 0;
     case ARGP_KEY_END:
         if (o->common.model == NULL)
             return options_fail(&o->common, "no model: -m MODEL is missing");
         if ((o->prompt != NULL) + (o->file != NULL) + (o->ids != NULL && strcmp(o->ids, "-") != 0) > 1)
             return options_fail(&o->common, "a prompt, --file and --input-ids exclude each other");
-        if (o->logprobs && !o->common.json)
-            return options_fail(&o->common, "--logprobs needs --json");
+        if ((o->logprobs || o->top_count > 0) && !o->common.json)
+            return options_fail(&o->common, "%s needs --json", o->logprobs ? "--logprobs" : "--top-logprobs");
+        if (o->scores != NULL && tensor_file_is_npy(o->scores))
+            return options_fail(&o->common, "--scores: sequences of different lengths need a .safetensors file");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -152,7 +178,11 @@ static int open_session(run *r)
                               .lines = r->o.lines,
                               .has_text = r->style.has_text,
                               .terminal = isatty(STDOUT_FILENO) == 1,
-                              .max_new_tokens = o->max_output_tokens};
+                              .max_new_tokens = o->max_output_tokens,
+                              .top_count = r->o.top_count,
+                              .scores = r->o.scores != NULL ? &r->scores : NULL,
+                              .scores_processed = r->o.scores_processed,
+                              .vocab_size = r->info.vocab_size};
     if (!answer_room(&r->style, &r->room, o->budget_bytes / ROOM_SHARE)) {
         print_error("--max-new-tokens %zu: this budget has no room for so long a JSON answer", o->max_output_tokens);
         return EXIT_BUDGET;
@@ -259,6 +289,10 @@ static int run_prompts(run *r)
     int status = check_budget_early(r);
     if (status == -1)
         status = find_text(r);
+    if (r->loop && r->o.scores != NULL && status == -1) {
+        options_fail(o, "--scores needs a prompt, --file or --input-ids");
+        return EXIT_USAGE;
+    }
     if (r->loop && status == -1) {
         if (o->session.max_input_tokens == 0)
             o->session.max_input_tokens = USUAL_INPUT_TOKENS;
@@ -268,9 +302,14 @@ static int run_prompts(run *r)
     if (status == -1)
         status = prompts_read(&r->prompts, r->model, &r->rules, &source);
     nw_model_tokenizer_release(r->model);
+    if (status == -1 && r->o.scores != NULL)
+        status = tensor_file_open(&r->scores, r->o.scores, r->prompts.count);
     if (status == -1)
         status = open_session(r);
-    return status == -1 ? answer_all(r) : status;
+    if (status == -1)
+        status = answer_all(r);
+    bool complete = status == -1 && print_flush(); /* stdout that failed has ended the answers early */
+    return complete && r->o.scores != NULL ? tensor_file_finish(&r->scores) : status;
 }
 
 /* The promise is checked on every run: a peak above the budget is a fault of this program, whatever the answer was. */
@@ -308,6 +347,7 @@ int command_run(int argc, char **argv)
         progress_summary(&stats);
     }
     status = check_peak(&r, status == -1 ? EXIT_DONE : status);
+    tensor_file_abandon(&r.scores);
     nw_session_close(r.session);
     nw_model_close(r.model);
     prompts_free(&r.prompts);

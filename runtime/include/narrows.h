@@ -255,6 +255,13 @@ NW_API nw_session *nw_session_close(nw_session *session); /* takes NULL; returns
 
 typedef enum { NW_FINISH_NONE, NW_FINISH_EOS, NW_FINISH_LENGTH, NW_FINISH_STOP } nw_finish;
 
+/* A token that could have been chosen. */
+typedef struct {
+    uint32_t id;
+    double   logprob; /* natural log of its probability by the raw logits */
+} nw_candidate;
+#define NW_CANDIDATES_MAX 100
+
 /* One new token of a request. */
 typedef struct {
     uint64_t     request; /* as nw_session_submit gave it */
@@ -262,6 +269,9 @@ typedef struct {
     uint32_t     id;
     double       logprob; /* natural log of its probability by the raw logits; NaN unless asked for */
     const float *logits;  /* [vocab_size], raw; lives during the call */
+    const float *scores;  /* [vocab_size], what was chosen from: the logits, processed as the request asks */
+    const nw_candidate *top; /* [top_count], most probable first; lives during the call */
+    size_t              top_count;
     nw_finish    finish;  /* NONE: more will come */
 } nw_token;
 
@@ -273,6 +283,7 @@ typedef struct {
     size_t          forced_count;
     size_t          max_new_tokens; /* 0: the session's max_output_tokens */
     bool            logprobs;
+    size_t          top_count; /* candidates to report with each token, at most NW_CANDIDATES_MAX */
     /* Called for each token, on the stepping thread; returning false ends the request (finish STOP). May be NULL. */
     bool (*on_token)(void *user, const nw_token *token);
     void *user;

@@ -132,4 +132,9 @@ NW_MUST_USE nw_code nw_forward_decode(nw_forward *f, nw_lane *lanes, size_t lane
 /* Natural log of the softmax of logits [n] at `index`: log p(index). */
 double nw_log_probability(const nw_kernels *k, const float *logits, size_t n, size_t index);
 
+/* The `count` (1 to n) most probable of logits [n]: ids and logprobs [count], most probable first, of equal ones the
+ * lower index first, as argmax chooses. NaN comes last. */
+void nw_log_probabilities_top(const nw_kernels *k, const float *logits, size_t n, size_t count, uint32_t *ids,
+                              double *logprobs);
+
 #endif
