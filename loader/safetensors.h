@@ -3,6 +3,7 @@
 #define NW_LOADER_SAFETENSORS_H
 
 #include "base/json.h"
+#include "base/sort.h"
 #include "loader/checkpoint.h"
 
 #define NW_HEADER_BYTES_MAX ((uint64_t)100000000)
@@ -55,10 +56,6 @@ typedef nw_code (*nw_name_fn)(void *user, const char *name, size_t len, const ch
  * Errors   NW_E_FORMAT, NW_E_UNSUPPORTED (another format by its first bytes), NW_E_IO, NW_E_MEMORY, NW_E_BUDGET. */
 NW_MUST_USE nw_code nw_safetensors_read(const nw_source *source, uint32_t file, nw_tensor_table *table,
                                         nw_name_fn name_fn, void *name_user, nw_error *err);
-
-/* Sorts in place without allocating (qsort may take memory that nobody counted). Not stable; elements of at most 256
- * bytes. */
-void nw_sort(void *base, size_t count, size_t size, int (*compare)(const void *a, const void *b));
 
 /* Doubles an array when it is full; NULL, with the array as it was, when there is no memory. */
 void *nw_array_grow(nw_memory *mem, void *array, size_t count, size_t *cap, size_t size);

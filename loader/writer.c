@@ -32,19 +32,22 @@
 #define DROP_BYTES ((uint64_t)32 << 20)
 #define SHARDS_MAX 99999 /* five digits in their names */
 #define INDEX_NAME "model.safetensors.index.json"
-#define HEADER_START "{\"__metadata__\":{\"format\":\"pt\"}"
 #define GROUP_NONE 0
 #define DATA_BYTES_MAX ((uint64_t)1 << 62)
 
 typedef struct {
     const char *name;
-    nw_dtype    dtype;
+    char        dtype_name[12];
     uint32_t    dim_count;
-    uint64_t    dims[2];
+    uint64_t    dims[NW_TENSOR_DIMS_MAX];
     uint64_t    bytes;
     uint64_t    group; /* GROUP_NONE: alone */
     uint32_t    shard;
 } declared;
+
+typedef struct {
+    const char *name, *kept;
+} alias;
 
 struct nw_writer {
     nw_memory *mem;
@@ -57,6 +60,8 @@ struct nw_writer {
     declared  *tensors;
     size_t     count, cap;
     uint64_t   group_last;
+    alias     *aliases;
+    size_t     alias_count, alias_cap;
     /* from the layout on */
     bool             laid_out;
     const declared **by_name;
@@ -305,15 +310,21 @@ static void text_string(text_sink *t, const char *text)
 /* The header of the shard whose tensors are [first, end), padded with spaces so that the data is aligned to 8 bytes. */
 static void text_header(text_sink *t, size_t first, size_t end)
 {
-    static const char *const dtype_names[NW_DTYPE_COUNT] = {[NW_F32] = "F32", [NW_BF16] = "BF16", [NW_F16] = "F16"};
-    uint64_t                 offset = 0;
-    text_say(t, HEADER_START);
+    uint64_t offset = 0;
+    text_say(t, "{\"__metadata__\":{\"format\":\"pt\"");
+    for (size_t i = 0; i < t->w->alias_count; i++) {
+        text_say(t, ",");
+        text_string(t, t->w->aliases[i].name);
+        text_say(t, ":");
+        text_string(t, t->w->aliases[i].kept);
+    }
+    text_say(t, "}");
     for (size_t i = first; i < end; i++) {
         const declared *d = &t->w->tensors[i];
         text_say(t, ",");
         text_string(t, d->name);
         text_say(t, ":{\"dtype\":\"");
-        text_say(t, dtype_names[d->dtype]);
+        text_say(t, d->dtype_name);
         text_say(t, "\",\"shape\":[");
         for (uint32_t k = 0; k < d->dim_count; k++) {
             text_say(t, k > 0 ? "," : "");
@@ -416,7 +427,9 @@ static nw_code lay_out(nw_writer *w, nw_error *err)
     struct statvfs fs;
     text_sink      headers = {.w = w, .measuring = true};
     text_header(&headers, 0, w->count);
-    uint64_t needed = w->bytes_total + 2 * headers.bytes + (uint64_t)w->shard_count * 2 * BLOCK_BYTES;
+    text_sink metadata = {.w = w, .measuring = true}; /* every shard repeats it */
+    text_header(&metadata, 0, 0);
+    uint64_t needed = w->bytes_total + 2 * headers.bytes + w->shard_count * (metadata.bytes + 2 * BLOCK_BYTES);
     if (fstatvfs(w->temp_fd, &fs) == 0 && fs.f_bavail < needed / fs.f_frsize) {
         w->failed = true;
         return nw_fail(err, NW_E_IO, ENOSPC, "'%s': needs %llu bytes where %llu are free", w->dir,
@@ -502,22 +515,15 @@ nw_code nw_writer_open(nw_memory *mem, const char *dir, uint64_t shard_bytes_max
     return NW_OK;
 }
 
-nw_code nw_writer_declare(nw_writer *writer, const char *name, nw_dtype dtype, const uint64_t *dims, uint32_t dim_count,
-                          nw_error *err)
+/* Adds a tensor whose type, shape and bytes are in `d`. */
+static nw_code declare(nw_writer *w, const char *name, declared d, nw_error *err)
 {
-    nw_writer *w = writer;
     NW_CHECK(!w->failed && !w->laid_out);
-    NW_CHECK(dim_count == 1 || dim_count == 2);
+    uint64_t total = 0;
+    d.group = w->group_last;
     if (!nw_tensor_name_ok(name, strlen(name)) || strcmp(name, "__metadata__") == 0)
         return fail(w, err, NW_E_ARG, 0, "this cannot be the name of a tensor:", name);
-    declared d = {.dtype = dtype, .dim_count = dim_count, .bytes = nw_dtype_bytes(dtype), .group = w->group_last};
-    uint64_t total = 0;
-    bool     fits = true;
-    for (uint32_t i = 0; i < dim_count && fits; i++) {
-        d.dims[i] = dims[i];
-        fits = nw_mul_u64(d.bytes, dims[i], &d.bytes);
-    }
-    if (!fits || !nw_add_u64(w->bytes_total, d.bytes, &total) || total > DATA_BYTES_MAX)
+    if (!nw_add_u64(w->bytes_total, d.bytes, &total) || total > DATA_BYTES_MAX)
         return fail(w, err, NW_E_ARG, 0, "this tensor is too large:", name);
 
     declared *grown = nw_array_grow(w->mem, w->tensors, w->count, &w->cap, sizeof *grown);
@@ -532,6 +538,60 @@ nw_code nw_writer_declare(nw_writer *writer, const char *name, nw_dtype dtype, c
     w->tensors[w->count++] = d;
     w->bytes_total = total;
     return NW_OK;
+}
+
+nw_code nw_writer_declare(nw_writer *writer, const char *name, nw_dtype dtype, const uint64_t *dims, uint32_t dim_count,
+                          nw_error *err)
+{
+    static const char *const names[NW_DTYPE_COUNT] = {[NW_F32] = "F32", [NW_BF16] = "BF16", [NW_F16] = "F16"};
+    NW_CHECK(dim_count == 1 || dim_count == 2);
+    declared d = {.dim_count = dim_count, .bytes = nw_dtype_bytes(dtype)};
+    bool     fits = true;
+    snprintf(d.dtype_name, sizeof d.dtype_name, "%s", names[dtype]);
+    for (uint32_t i = 0; i < dim_count && fits; i++) {
+        d.dims[i] = dims[i];
+        fits = nw_mul_u64(d.bytes, dims[i], &d.bytes);
+    }
+    if (!fits)
+        return fail(writer, err, NW_E_ARG, 0, "this tensor is too large:", name);
+    return declare(writer, name, d, err);
+}
+
+nw_code nw_writer_declare_like(nw_writer *writer, const char *name, const nw_tensor *like, nw_error *err)
+{
+    declared d = {.dim_count = like->dim_count, .bytes = like->bytes};
+    memcpy(d.dtype_name, like->dtype_name, sizeof d.dtype_name);
+    memcpy(d.dims, like->dims, sizeof d.dims);
+    return declare(writer, name, d, err);
+}
+
+nw_code nw_writer_alias(nw_writer *writer, const char *name, const char *kept, nw_error *err)
+{
+    nw_writer *w = writer;
+    NW_CHECK(!w->failed && !w->laid_out);
+    alias *grown = nw_array_grow(w->mem, w->aliases, w->alias_count, &w->alias_cap, sizeof *grown);
+    if (grown != NULL) {
+        w->aliases = grown;
+        alias a = {.name = nw_names_add(&w->names, name, strlen(name)),
+                   .kept = nw_names_add(&w->names, kept, strlen(kept))};
+        if (a.name != NULL && a.kept != NULL) {
+            w->aliases[w->alias_count++] = a;
+            return NW_OK;
+        }
+    }
+    w->failed = true;
+    return nw_memory_fail(w->mem, err, strlen(name) + strlen(kept), w->dir);
+}
+
+uint64_t nw_writer_declared_bytes(size_t tensor_count)
+{
+    /* The table doubles as it grows: the old and the new one stand side by side. */
+    return sizeof(nw_writer) + BUFFER_BYTES + tensor_count * (3 * sizeof(declared) + sizeof(declared *) + 100);
+}
+
+uint32_t nw_writer_shard_count(const nw_writer *writer)
+{
+    return writer->shard_count;
 }
 
 nw_code nw_writer_group(nw_writer *writer, nw_error *err)
@@ -569,7 +629,7 @@ nw_code nw_writer_file(nw_writer *writer, const char *name, const void *bytes, s
     if (!nw_tensor_name_ok(name, strlen(name)) || strlen(name) > NAME_MAX || strchr(name, '/') != NULL ||
         strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
         return fail(w, err, NW_E_ARG, 0, "this is not a plain file name:", name);
-    int fd = openat(w->temp_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    int fd = openat(w->temp_fd, name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (fd < 0)
         return fail(w, err, NW_E_IO, errno, "cannot make", name);
     int                  os_errno = 0;
@@ -641,6 +701,7 @@ nw_writer *nw_writer_close(nw_writer *writer)
     if (w->buf != NULL)
         nw_memory_unmap(w->mem, NW_TAG_IO, w->buf, BUFFER_BYTES);
     nw_memory_free(w->mem, NW_TAG_INDEX, w->by_name, w->count, sizeof *w->by_name);
+    nw_memory_free(w->mem, NW_TAG_INDEX, w->aliases, w->alias_cap, sizeof *w->aliases);
     nw_memory_free(w->mem, NW_TAG_INDEX, w->tensors, w->cap, sizeof *w->tensors);
     nw_names_free(&w->names);
     nw_memory_free(w->mem, NW_TAG_INDEX, w, 1, sizeof *w);

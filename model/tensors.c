@@ -348,3 +348,37 @@ const char *nw_tensor_place(const nw_tensors *t, uint32_t tensor, char buf[32])
         snprintf(buf, 32, "%s %u", n->stack == NW_STACK_ENCODER ? "encoder" : "decoder", n->block);
     return buf;
 }
+
+/* "N." behind a prefix; false if there is none. */
+static bool block_of(const char *name, const char *prefix, uint32_t *ret_block)
+{
+    size_t len = strlen(prefix);
+    if (strncmp(name, prefix, len) != 0)
+        return false;
+    uint32_t block = 0;
+    size_t   digits = strspn(name + len, "0123456789");
+    if (digits == 0 || digits > 6 || name[len + digits] != '.')
+        return false;
+    for (size_t i = 0; i < digits; i++)
+        block = block * 10 + (uint32_t)(name[len + i] - '0');
+    *ret_block = block;
+    return true;
+}
+
+nw_name_place nw_tensor_name_place(const char *name)
+{
+    nw_name_place place = {.part = NW_PART_OTHER};
+    if (block_of(name, "encoder.block.", &place.block))
+        place.part = NW_PART_ENCODER_BLOCK;
+    else if (block_of(name, "decoder.block.", &place.block))
+        place.part = NW_PART_DECODER_BLOCK;
+    else if (strncmp(name, "shared.", 7) == 0 || strstr(name, "embed_tokens") != NULL)
+        place.part = NW_PART_EMBED;
+    else if (strncmp(name, "encoder.", 8) == 0)
+        place.part = NW_PART_ENCODER;
+    else if (strncmp(name, "decoder.", 8) == 0)
+        place.part = NW_PART_DECODER;
+    else if (strncmp(name, "lm_head.", 8) == 0)
+        place.part = NW_PART_HEAD;
+    return place;
+}

@@ -33,6 +33,14 @@ const char *nw_model_tensor_path(const nw_model *m, uint32_t tensor)
     return nw_checkpoint_file_path(m->checkpoint, m->places[tensor].tensor->file);
 }
 
+nw_code nw_model_check_files(const nw_model *m, nw_error *err)
+{
+    nw_code rc = NW_OK;
+    for (size_t i = 0; i < nw_checkpoint_file_count(m->checkpoint) && rc == NW_OK; i++)
+        rc = nw_file_unchanged(nw_checkpoint_file(m->checkpoint, i), nw_checkpoint_file_path(m->checkpoint, i), err);
+    return rc;
+}
+
 nw_code nw_model_io_open(nw_model *m, nw_io **ret_io, nw_error *err)
 {
     if (m->hooks != NULL && m->hooks->io != NULL)

@@ -54,6 +54,9 @@ static inline uint64_t nw_model_tile_rows(const nw_model *m, nw_step step)
 const nw_file *nw_model_tensor_file(const nw_model *m, uint32_t tensor);
 const char    *nw_model_tensor_path(const nw_model *m, uint32_t tensor);
 
+/* The model was opened from headers alone, perhaps long ago: NW_E_IO if what they said is no longer so. */
+NW_MUST_USE nw_code nw_model_check_files(const nw_model *m, nw_error *err);
+
 /* A reader for headers and small files: opened for one purpose, closed again. */
 NW_MUST_USE nw_code nw_model_io_open(nw_model *m, nw_io **ret_io, nw_error *err);
 

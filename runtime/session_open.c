@@ -176,19 +176,10 @@ static void wire(nw_session *s, const nw_session_options *o)
     nw_window_start(&s->window);
 }
 
-/* The model was opened earlier, from headers alone: what they said must still be so. */
-static nw_code check_files(const nw_model *m, nw_error *err)
-{
-    nw_code rc = NW_OK;
-    for (size_t i = 0; i < nw_checkpoint_file_count(m->checkpoint) && rc == NW_OK; i++)
-        rc = nw_file_unchanged(nw_checkpoint_file(m->checkpoint, i), nw_checkpoint_file_path(m->checkpoint, i), err);
-    return rc;
-}
-
 static nw_code open_parts(nw_session *s, const nw_session_options *o, nw_error *err)
 {
     nw_error ignored = {0};
-    nw_code  rc = check_files(s->model, err);
+    nw_code  rc = nw_model_check_files(s->model, err);
     if (rc != NW_OK)
         return rc;
     if (!o->keep_tokenizer)

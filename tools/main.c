@@ -14,6 +14,7 @@ static const struct {
     {"run", command_run, "text in, text out, within a memory budget"},
     {"info", command_info, "what a model is: family, sizes, types, files, tokenizer"},
     {"plan", command_plan, "where a budget would go, and how fast a run would be"},
+    {"unpack", command_unpack, "any model that runs, written as Hugging Face safetensors"},
     {"tokenize", command_tokenize, "text to token ids"},
     {"detokenize", command_detokenize, "token ids to text"},
 };

@@ -75,7 +75,7 @@ static uint16_t f16_of_f32(float value)
         return (uint16_t)(sign | 0x7e00u);
     if (magnitude >= 0x477ff000u) /* rounds to 65536 or more */
         return (uint16_t)(sign | 0x7c00u);
-    if (magnitude < 0x38800000u) { /* below 2^-14: a subnormal, in units of 2^-24 */
+    if (magnitude < 0x38800000u) {            /* below 2^-14: a subnormal, in units of 2^-24 */
         float units = fabsf(value) * 0x1p24f; /* exact: a power of two, far from overflow */
         return (uint16_t)(sign | (uint32_t)nearbyintf(units));
     }
@@ -95,15 +95,9 @@ float nw_dtype_to_f32(nw_dtype dtype, const void *p)
     uint16_t half;
     float    value;
     switch (dtype) {
-    case NW_F32:
-        memcpy(&value, p, sizeof value);
-        return value;
-    case NW_BF16:
-        memcpy(&half, p, sizeof half);
-        return f32_of_bits((uint32_t)half << 16);
-    case NW_F16:
-        memcpy(&half, p, sizeof half);
-        return f32_of_f16(half);
+    case NW_F32: memcpy(&value, p, sizeof value); return value;
+    case NW_BF16: memcpy(&half, p, sizeof half); return f32_of_bits((uint32_t)half << 16);
+    case NW_F16: memcpy(&half, p, sizeof half); return f32_of_f16(half);
     case NW_DTYPE_COUNT: break;
     }
     nw_trap("a known dtype", __FILE__, __LINE__);
@@ -113,9 +107,7 @@ void nw_dtype_from_f32(nw_dtype dtype, float value, void *p)
 {
     uint16_t half;
     switch (dtype) {
-    case NW_F32:
-        memcpy(p, &value, sizeof value);
-        return;
+    case NW_F32: memcpy(p, &value, sizeof value); return;
     case NW_BF16:
         half = bf16_of_f32(value);
         memcpy(p, &half, sizeof half);
@@ -127,4 +119,35 @@ void nw_dtype_from_f32(nw_dtype dtype, float value, void *p)
     case NW_DTYPE_COUNT: break;
     }
     nw_trap("a known dtype", __FILE__, __LINE__);
+}
+
+/* Inlined for each pair of types, so that the switches in it are decided by the compiler. */
+static inline __attribute__((always_inline)) void convert(nw_dtype to, unsigned char *dst, nw_dtype from,
+                                                          const unsigned char *src, size_t n, uint64_t *rounded,
+                                                          uint64_t *infinite)
+{
+    size_t   to_bytes = to == NW_F32 ? 4 : 2, from_bytes = from == NW_F32 ? 4 : 2;
+    uint64_t lost = 0, overflowed = 0;
+    for (size_t i = 0; i < n; i++) {
+        float value = nw_dtype_to_f32(from, src + i * from_bytes);
+        nw_dtype_from_f32(to, value, dst + i * to_bytes);
+        float kept = nw_dtype_to_f32(to, dst + i * to_bytes);
+        lost += !(kept >= value && kept <= value) && !(isnan(kept) && isnan(value));
+        overflowed += isinf(kept) && !isinf(value);
+    }
+    *rounded += lost;
+    *infinite += overflowed;
+}
+
+void nw_dtype_convert(nw_dtype to, void *dst, nw_dtype from, const void *src, size_t n, uint64_t *rounded,
+                      uint64_t *infinite)
+{
+    if (to == from)
+        memcpy(dst, src, n * nw_dtype_bytes(to));
+    else if (to == NW_BF16 && from == NW_F32)
+        convert(NW_BF16, dst, NW_F32, src, n, rounded, infinite);
+    else if (to == NW_F16 && from == NW_F32)
+        convert(NW_F16, dst, NW_F32, src, n, rounded, infinite);
+    else
+        convert(to, dst, from, src, n, rounded, infinite);
 }

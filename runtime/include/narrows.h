@@ -122,6 +122,38 @@ typedef struct {
 NW_API bool        nw_model_tensor(const nw_model *model, size_t index, nw_tensor_info *ret); /* false: no more */
 NW_API const char *nw_model_file(const nw_model *model, size_t index, uint64_t *ret_bytes);    /* NULL: no more */
 
+/* ---- unpack ------------------------------------------------------------------------------------------------------ */
+
+typedef enum { NW_TYPE_KEEP, NW_TYPE_F32, NW_TYPE_BF16, NW_TYPE_F16 } nw_type;
+
+typedef struct {
+    const char *dir;             /* where to; new, or an empty directory */
+    uint64_t    shard_bytes_max; /* of weights in a file; 0: 2 GB. A T5 block is not split unless it alone is larger */
+    nw_type     type;            /* of the weights written; KEEP: each as it is */
+    uint64_t    budget_bytes;    /* of the process; 0: what it takes, some 20 MiB */
+    /* Called now and then with bytes of weights done, and in all; returning false ends the work (NW_E_CANCELLED) with
+     * nothing left. May be NULL. */
+    bool (*on_progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+} nw_unpack_options;
+
+typedef struct {
+    uint64_t read_bytes, written_bytes;
+    uint32_t shard_count;
+    size_t   tensor_count;
+    size_t   alias_count; /* names of tensors that are written under another name: the metadata says which */
+    uint64_t converted;   /* weights whose type has changed */
+    uint64_t rounded;     /* of these, how many have lost bits */
+} nw_unpack_result;
+
+/* Writes a model as Hugging Face safetensors, with its configuration and tokenizer files: every tensor of the
+ * checkpoint (under the model's prefix), used or not, byte for byte unless converted. Atomic: the directory is there
+ * when all of it is on the disk.
+ * Errors  NW_E_IO (also: exists, no room), NW_E_FORMAT, NW_E_BUDGET with bytes_needed, NW_E_MEMORY, NW_E_CANCELLED;
+ *         NW_E_ARG: a weight is too large for f16. */
+NW_API NW_MUST_USE nw_code nw_model_unpack(nw_model *model, const nw_unpack_options *options, nw_unpack_result *ret,
+                                           nw_error *err);
+
 /* ---- tokenizer --------------------------------------------------------------------------------------------------- */
 
 /* What the tokenizer's files say. kind: "sentencepiece", "bytes" (ByT5), or "none". */

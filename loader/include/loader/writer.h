@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "base/memory.h"
+#include "loader/checkpoint.h"
 
 typedef struct nw_writer nw_writer;
 
@@ -22,14 +23,27 @@ NW_MUST_USE nw_code nw_writer_open(nw_memory *mem, const char *dir, uint64_t sha
 NW_MUST_USE nw_code nw_writer_declare(nw_writer *writer, const char *name, nw_dtype dtype, const uint64_t *dims,
                                       uint32_t dim_count, nw_error *err);
 
+/* Declares a tensor of the shape, type and bytes that another checkpoint's has, whether or not its type is known. */
+NW_MUST_USE nw_code nw_writer_declare_like(nw_writer *writer, const char *name, const nw_tensor *like, nw_error *err);
+
+/* Says in the metadata of every shard that `name` is another name for the tensor `kept`, as accelerate's save_model
+ * does. Before the first data. */
+NW_MUST_USE nw_code nw_writer_alias(nw_writer *writer, const char *name, const char *kept, nw_error *err);
+
 /* Starts a group: its tensors go to one shard unless the group alone is larger than a shard. */
 NW_MUST_USE nw_code nw_writer_group(nw_writer *writer, nw_error *err);
 
 /* Appends bytes of the tensors' data, in the order of declaration, in any pieces. */
 NW_MUST_USE nw_code nw_writer_data(nw_writer *writer, const void *bytes, size_t len, nw_error *err);
 
-/* Writes a small file (config.json, tokenizer) beside the shards. */
+/* Writes a small file (config.json, tokenizer) beside the shards; a second call with its name appends. */
 NW_MUST_USE nw_code nw_writer_file(nw_writer *writer, const char *name, const void *bytes, size_t len, nw_error *err);
+
+/* After the first data: into how many shards. */
+uint32_t nw_writer_shard_count(const nw_writer *writer);
+
+/* What a writer of so many tensors takes of the budget, names of ordinary length included. */
+uint64_t nw_writer_declared_bytes(size_t tensor_count);
 
 /* All data must have been written. Index, fsync, rename. */
 NW_MUST_USE nw_code nw_writer_finish(nw_writer *writer, nw_error *err);

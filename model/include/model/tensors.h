@@ -64,6 +64,23 @@ uint32_t nw_tensors_at(const nw_tensors *t, nw_stack stack, uint32_t block, nw_r
  * The embedding has three (shared, encoder.embed_tokens, decoder.embed_tokens), never lm_head. */
 bool nw_tensor_name(const nw_config *c, const nw_tensor_need *need, uint32_t index, char *buf, size_t cap);
 
+/* Where a tensor belongs by its name alone, whether or not a configuration needs it. Sorted by part, then block,
+ * tensors stand as a run uses them: embeddings, encoder blocks, decoder blocks, head, all else. */
+typedef enum {
+    NW_PART_EMBED,
+    NW_PART_ENCODER_BLOCK,
+    NW_PART_ENCODER,
+    NW_PART_DECODER_BLOCK,
+    NW_PART_DECODER,
+    NW_PART_HEAD,
+    NW_PART_OTHER
+} nw_part;
+typedef struct {
+    nw_part  part;
+    uint32_t block; /* of a block's tensor; otherwise 0 */
+} nw_name_place;
+nw_name_place nw_tensor_name_place(const char *name);
+
 /* What a checkpoint has, for facts that only the tensors tell. `has` answers whether a tensor of that name exists. */
 typedef struct {
     void *user;

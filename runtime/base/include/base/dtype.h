@@ -19,4 +19,10 @@ float nw_dtype_to_f32(nw_dtype dtype, const void *p);
 /* Rounds to the nearest, ties to even (IEEE 754), and stores one element; NaN stays NaN. `p` needs no alignment. */
 void nw_dtype_from_f32(nw_dtype dtype, float value, void *p);
 
+/* Converts n elements between any two types, as nw_dtype_from_f32 rounds. No alignment is needed; no overlap.
+ * rounded    elements whose value did not survive are added to it
+ * infinite   finite elements that became infinite are added to it; they count as rounded too */
+void nw_dtype_convert(nw_dtype to, void *dst, nw_dtype from, const void *src, size_t n, uint64_t *rounded,
+                      uint64_t *infinite);
+
 #endif

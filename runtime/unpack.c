@@ -1,0 +1,403 @@
+/* unpack: any model that opens, written as Hugging Face safetensors.
+ *
+ * The tensors are sorted as a run uses them, block by block, which is also what keeps a block in one shard. Bytes go
+ * from the reader's buffers to the writer's, a piece at a time, so the memory is a constant whatever the model's size.
+ * Tensors that share one place in the source (tied storages of a .bin) are written once, under the name that the model
+ * asks for.
+ */
+#include "base/sort.h"
+#include "declared.h"
+#include "loader/stream.h"
+#include "loader/writer.h"
+#include "model_state.h"
+#include "system.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define SHARD_BYTES_USUAL ((uint64_t)2000000000)
+#define CONFIG_BYTES_MAX ((size_t)64 << 10) /* of a config.json whose type is rewritten: real ones have 1 to 3 KB */
+
+/* A tensor of the checkpoint, or another name for one. */
+typedef struct {
+    const nw_tensor *tensor;
+    const char      *name; /* without the model's prefix */
+    nw_name_place    place;
+    bool             needed; /* the model runs with it, by this name */
+    const char      *kept;   /* not NULL: written under this name, being the same bytes */
+} entry;
+
+typedef struct {
+    nw_model                *model;
+    const nw_unpack_options *options;
+    nw_unpack_result        *result;
+    entry                   *entries;
+    size_t                   count;
+    nw_io                   *io;
+    nw_stream               *stream;
+    nw_writer               *writer;
+    unsigned char           *converted;   /* a piece in its new type, which may be twice as large */
+    uint64_t                 done, total; /* bytes of weights read, for progress */
+    double                   reported_seconds;
+} unpacking;
+
+#define CONVERTED_BYTES (2 * NW_STREAM_PIECE)
+
+/* ---- what is written ---- */
+
+static nw_dtype new_type(const unpacking *u, const nw_tensor *t)
+{
+    switch (u->options->type) {
+    case NW_TYPE_KEEP: return t->dtype;
+    case NW_TYPE_F32: return NW_F32;
+    case NW_TYPE_BF16: return NW_BF16;
+    case NW_TYPE_F16: return NW_F16;
+    }
+    nw_trap("a type", __FILE__, __LINE__);
+}
+
+static bool changes_type(const unpacking *u, const nw_tensor *t)
+{
+    return t->known && new_type(u, t) != t->dtype;
+}
+
+static int compare_u64(uint64_t a, uint64_t b)
+{
+    return (a > b) - (a < b);
+}
+
+/* Tensors of one place in the source stand together, best name first. */
+static int compare_sources(const void *a, const void *b)
+{
+    const entry *x = a, *y = b;
+    int          order = compare_u64(x->tensor->file, y->tensor->file);
+    if (order == 0)
+        order = compare_u64(x->tensor->offset, y->tensor->offset);
+    if (order == 0)
+        order = compare_u64(x->tensor->bytes, y->tensor->bytes);
+    if (order == 0)
+        order = compare_u64(y->needed, x->needed);
+    if (order == 0)
+        order = compare_u64(x->place.part, y->place.part);
+    return order != 0 ? order : strcmp(x->name, y->name);
+}
+
+/* As a run uses them; within a block by name. */
+static int compare_places(const void *a, const void *b)
+{
+    const entry *x = a, *y = b;
+    int          order = compare_u64(x->place.part, y->place.part);
+    if (order == 0)
+        order = compare_u64(x->place.block, y->place.block);
+    return order != 0 ? order : strcmp(x->name, y->name);
+}
+
+static bool same_source(const nw_tensor *a, const nw_tensor *b)
+{
+    return a->bytes > 0 && a->file == b->file && a->offset == b->offset && a->bytes == b->bytes &&
+           a->dim_count == b->dim_count && memcmp(a->dims, b->dims, a->dim_count * sizeof *a->dims) == 0 &&
+           strcmp(a->dtype_name, b->dtype_name) == 0;
+}
+
+static bool is_needed(const nw_model *m, const nw_tensor *t)
+{
+    for (uint32_t i = 0; i < m->tensors.count; i++) {
+        if (m->places[i].tensor == t)
+            return true;
+    }
+    return false;
+}
+
+static nw_code list_tensors(unpacking *u, nw_error *err)
+{
+    const nw_model *m = u->model;
+    size_t          count = nw_checkpoint_tensor_count(m->checkpoint);
+    u->entries = nw_memory_alloc(&u->model->memory, NW_TAG_INDEX, count, sizeof *u->entries);
+    if (u->entries == NULL)
+        return nw_memory_fail(&m->memory, err, count * sizeof *u->entries, m->path);
+    u->count = count;
+    for (size_t i = 0; i < count; i++) {
+        const nw_tensor *t = nw_checkpoint_tensor(m->checkpoint, i);
+        u->entries[i] =
+            (entry){.tensor = t, .name = t->name, .place = nw_tensor_name_place(t->name), .needed = is_needed(m, t)};
+    }
+    nw_sort(u->entries, count, sizeof *u->entries, compare_sources);
+    const entry *first = NULL;
+    for (size_t i = 0; i < count; i++) {
+        entry *e = &u->entries[i];
+        if (first != NULL && !e->needed && same_source(first->tensor, e->tensor)) {
+            e->kept = first->name;
+            u->result->alias_count++;
+        } else {
+            first = e;
+            u->total += e->tensor->bytes;
+        }
+    }
+    nw_sort(u->entries, count, sizeof *u->entries, compare_places);
+    return NW_OK;
+}
+
+static nw_code declare_tensor(unpacking *u, const entry *e, nw_error *err)
+{
+    const nw_tensor *t = e->tensor;
+    if (e->kept != NULL)
+        return nw_writer_alias(u->writer, e->name, e->kept, err);
+    u->result->tensor_count++;
+    if (!changes_type(u, t))
+        return nw_writer_declare_like(u->writer, e->name, t, err);
+    nw_tensor converted = *t;
+    nw_dtype  type = new_type(u, t);
+    uint64_t  elements = t->bytes / nw_dtype_bytes(t->dtype);
+    snprintf(converted.dtype_name, sizeof converted.dtype_name, "%s",
+             type == NW_F32    ? "F32"
+             : type == NW_BF16 ? "BF16"
+                               : "F16");
+    converted.bytes = elements * nw_dtype_bytes(type); /* at most twice what is within a file */
+    return nw_writer_declare_like(u->writer, e->name, &converted, err);
+}
+
+static nw_code declare_all(unpacking *u, nw_error *err)
+{
+    nw_code      rc = NW_OK;
+    const entry *last = NULL;
+    for (size_t i = 0; i < u->count && rc == NW_OK; i++) {
+        const entry *e = &u->entries[i];
+        bool         block = e->place.part == NW_PART_ENCODER_BLOCK || e->place.part == NW_PART_DECODER_BLOCK;
+        bool         goes_on =
+            block && last != NULL && last->place.part == e->place.part && last->place.block == e->place.block;
+        if (!goes_on)
+            rc = nw_writer_group(u->writer, err);
+        if (rc == NW_OK)
+            rc = declare_tensor(u, e, err);
+        last = e;
+    }
+    return rc;
+}
+
+/* ---- the weights ---- */
+
+static nw_code report(unpacking *u, nw_error *err)
+{
+    double now = nw_system_seconds();
+    if (u->options->on_progress == NULL || (now - u->reported_seconds < 0.05 && u->done < u->total))
+        return NW_OK;
+    u->reported_seconds = now;
+    if (u->options->on_progress(u->options->user, u->done, u->total))
+        return NW_OK;
+    return nw_fail(err, NW_E_CANCELLED, 0, "stopped");
+}
+
+static nw_code write_piece(unpacking *u, const nw_tensor *t, const void *bytes, size_t len, nw_error *err)
+{
+    if (!changes_type(u, t)) {
+        u->result->written_bytes += len;
+        return nw_writer_data(u->writer, bytes, len, err);
+    }
+    nw_dtype type = new_type(u, t);
+    size_t   n = len / nw_dtype_bytes(t->dtype);
+    uint64_t infinite = 0;
+    nw_dtype_convert(type, u->converted, t->dtype, bytes, n, &u->result->rounded, &infinite);
+    if (infinite > 0) {
+        return nw_fail(err, NW_E_ARG, 0, "tensor %s holds weights beyond the range of %s; bf16 has the range of f32",
+                       t->name, nw_dtype_name(type));
+    }
+    u->result->converted += n;
+    u->result->written_bytes += n * nw_dtype_bytes(type);
+    return nw_writer_data(u->writer, u->converted, n * nw_dtype_bytes(type), err);
+}
+
+static nw_code write_tensor(unpacking *u, const entry *e, nw_error *err)
+{
+    const nw_model  *m = u->model;
+    const nw_tensor *t = e->tensor;
+    const void      *bytes;
+    size_t           len = 0;
+    nw_code          rc;
+    if (e->kept != NULL || t->bytes == 0)
+        return NW_OK;
+    nw_stream_begin(u->stream, nw_checkpoint_file(m->checkpoint, t->file),
+                    nw_checkpoint_file_path(m->checkpoint, t->file), t->offset, t->bytes);
+    do {
+        rc = nw_stream_next(u->stream, &bytes, &len, &u->result->read_bytes, err);
+        if (rc == NW_OK && len > 0)
+            rc = write_piece(u, t, bytes, len, err);
+        u->done += len;
+        if (rc == NW_OK)
+            rc = report(u, err);
+    } while (rc == NW_OK && len > 0);
+    return rc;
+}
+
+/* ---- the small files ---- */
+
+/* Copies one file if it is there. */
+static nw_code copy_file(unpacking *u, const char *dir, const char *name, const char *as, nw_error *err)
+{
+    char        path[4096];
+    struct stat st;
+    nw_file     file = {.fd = -1};
+    const void *bytes;
+    size_t      len = 0;
+    int         path_len = snprintf(path, sizeof path, "%s%s%s", dir, name[0] != '\0' ? "/" : "", name);
+    if (path_len < 0 || (size_t)path_len >= sizeof path || stat(path, &st) != 0 || st.st_size == 0)
+        return NW_OK;
+    nw_code rc = nw_file_open(path, &file, err);
+    if (rc != NW_OK)
+        return rc;
+    nw_stream_begin(u->stream, &file, path, 0, file.size);
+    do {
+        rc = nw_stream_next(u->stream, &bytes, &len, &u->result->read_bytes, err);
+        if (rc == NW_OK && len > 0)
+            rc = nw_writer_file(u->writer, as, bytes, len, err);
+    } while (rc == NW_OK && len > 0);
+    nw_file_close(&file);
+    return rc;
+}
+
+/* The configuration says which type the weights have, for loaders that are asked to follow it. */
+static void set_type(cJSON *config, const char *key, nw_type type)
+{
+    static const char *const names[] = {
+        [NW_TYPE_F32] = "float32", [NW_TYPE_BF16] = "bfloat16", [NW_TYPE_F16] = "float16"};
+    if (cJSON_GetObjectItemCaseSensitive(config, key) != NULL)
+        cJSON_ReplaceItemInObjectCaseSensitive(config, key, cJSON_CreateString(names[type]));
+}
+
+static nw_code write_config(unpacking *u, const char *path, nw_error *err)
+{
+    struct stat st;
+    nw_memory  *mem = &u->model->memory;
+    if (u->options->type == NW_TYPE_KEEP || stat(path, &st) != 0 || (uint64_t)st.st_size > CONFIG_BYTES_MAX)
+        return copy_file(u, path, "", "config.json", err);
+    char   *text = NULL;
+    size_t  bytes = 0;
+    nw_code rc = nw_file_read_whole(mem, NW_TAG_INDEX, u->io, path, CONFIG_BYTES_MAX, &text, &bytes,
+                                    &u->result->read_bytes, err);
+    if (rc != NW_OK)
+        return rc;
+    cJSON *json = cJSON_ParseWithLength(text, bytes); /* the strict scan has passed it when the model was opened */
+    nw_memory_free(mem, NW_TAG_INDEX, text, bytes + 1, 1);
+    set_type(json, "torch_dtype", u->options->type);
+    set_type(json, "dtype", u->options->type);
+    char *printed = cJSON_Print(json);
+    cJSON_Delete(json);
+    if (printed == NULL)
+        return nw_memory_fail(mem, err, bytes, path);
+    rc = nw_writer_file(u->writer, "config.json", printed, strlen(printed), err);
+    cJSON_free(printed);
+    return rc;
+}
+
+static nw_code write_small_files(unpacking *u, nw_error *err)
+{
+    static const char *const names[] = {
+        "spiece.model",      "tokenizer.model", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+        "added_tokens.json", "vocab.json",      "merges.txt"};
+    const nw_model *m = u->model;
+    const char     *dir = nw_checkpoint_dir(m->checkpoint);
+    const char     *tokenizer = m->tokenizer != NULL ? m->tokenizer : dir;
+    char            config[4096];
+    struct stat     st;
+    snprintf(config, sizeof config, "%s/config.json", dir); /* its length was checked when the model was opened */
+    nw_code rc = write_config(u, config, err);
+    if (rc == NW_OK)
+        rc = copy_file(u, dir, "generation_config.json", "generation_config.json", err);
+    if (rc == NW_OK && stat(tokenizer, &st) == 0 && !S_ISDIR(st.st_mode))
+        return copy_file(u, tokenizer, "", "spiece.model", err);
+    for (size_t i = 0; i < sizeof names / sizeof *names && rc == NW_OK; i++)
+        rc = copy_file(u, tokenizer, names[i], names[i], err);
+    return rc;
+}
+
+/* ---- together ---- */
+
+static nw_io_options io_options(const nw_model *m)
+{
+    return (nw_io_options){.choice = m->io, .depth = NW_STREAM_DEPTH, .threads = NW_STREAM_DEPTH, .log = &m->log};
+}
+
+static nw_code check_budget(const unpacking *u, nw_error *err)
+{
+    const nw_model *m = u->model;
+    nw_io_options   io = io_options(m);
+    uint64_t        budget = u->options->budget_bytes;
+    size_t          count = nw_checkpoint_tensor_count(m->checkpoint);
+    uint64_t        needed = NW_DECLARED_PROCESS + nw_io_declared_bytes(&io) + m->memory.live + nw_stream_bytes() +
+                      nw_writer_declared_bytes(count) + CONVERTED_BYTES + count * sizeof(entry);
+    needed += NW_RESERVE(needed);
+    if (budget == 0 || budget >= needed)
+        return NW_OK;
+    char    have[16], need[16];
+    nw_code rc = nw_fail(err, NW_E_BUDGET, 0, "budget %s is too small: writing '%s' needs %s",
+                         nw_bytes_format(budget, false, have), u->options->dir, nw_bytes_format(needed, true, need));
+    if (err != NULL)
+        err->bytes_needed = needed;
+    return rc;
+}
+
+static nw_code open_io(unpacking *u, nw_error *err)
+{
+    nw_model     *m = u->model;
+    nw_io_options options = io_options(m);
+    if (m->hooks != NULL && m->hooks->io != NULL)
+        return nw_io_fake_open(&m->memory, m->hooks->io, NW_STREAM_DEPTH, &u->io, err);
+    return nw_io_open(&m->memory, &options, &u->io, err);
+}
+
+static nw_code open_parts(unpacking *u, nw_error *err)
+{
+    nw_memory *mem = &u->model->memory;
+    uint64_t   shard_bytes = u->options->shard_bytes_max;
+    nw_code    rc = nw_model_check_files(u->model, err);
+    if (rc == NW_OK)
+        rc = check_budget(u, err);
+    if (rc == NW_OK)
+        rc = open_io(u, err);
+    if (rc == NW_OK)
+        rc = nw_stream_open(mem, u->io, &u->stream, err);
+    if (rc != NW_OK)
+        return rc;
+    u->converted = nw_memory_map(mem, NW_TAG_IO, CONVERTED_BYTES, false);
+    if (u->converted == NULL)
+        return nw_memory_fail(mem, err, CONVERTED_BYTES, "converting");
+    return nw_writer_open(mem, u->options->dir, shard_bytes != 0 ? shard_bytes : SHARD_BYTES_USUAL, &u->writer, err);
+}
+
+static void close_parts(unpacking *u)
+{
+    nw_memory *mem = &u->model->memory;
+    nw_writer_close(u->writer);
+    if (u->converted != NULL)
+        nw_memory_unmap(mem, NW_TAG_IO, u->converted, CONVERTED_BYTES);
+    nw_stream_close(u->stream);
+    nw_io_close(u->io);
+    nw_memory_free(mem, NW_TAG_INDEX, u->entries, u->count, sizeof *u->entries);
+}
+
+nw_code nw_model_unpack(nw_model *m, const nw_unpack_options *options, nw_unpack_result *ret, nw_error *err)
+{
+    unpacking u = {.model = m, .options = options, .result = ret};
+    *ret = (nw_unpack_result){0};
+    if (options->dir == NULL || options->dir[0] == '\0')
+        return nw_fail(err, NW_E_ARG, 0, "no directory to write to");
+    nw_model_tokenizer_release(m);
+    nw_code rc = open_parts(&u, err);
+    if (rc == NW_OK)
+        rc = list_tensors(&u, err);
+    if (rc == NW_OK)
+        rc = declare_all(&u, err);
+    for (size_t i = 0; i < u.count && rc == NW_OK; i++)
+        rc = write_tensor(&u, &u.entries[i], err);
+    if (rc == NW_OK)
+        rc = write_small_files(&u, err);
+    if (rc == NW_OK)
+        rc = nw_model_check_files(m, err); /* what was read is what was opened */
+    if (rc == NW_OK)
+        rc = nw_writer_finish(u.writer, err);
+    if (rc == NW_OK)
+        ret->shard_count = nw_writer_shard_count(u.writer);
+    close_parts(&u);
+    return rc;
+}

@@ -1,0 +1,67 @@
+# unpack: shards, their index and the small files; what runs from it answers as the source does; mistakes, a limit on
+# disk space, ^C and kill -9 leave no directory that opens.
+. "$(dirname "$0")/cli_common.sh"
+flan=$data/goldens/flan-bf16-shards
+
+run unpack "$model" "$work/whole"
+expect_status 0
+err_has "[0-9]* tensors, 0.00[0-9] GB in 1 file, [0-9]* MB/s"
+[ "$(ls "$work/whole" | tr '\n' ' ')" = 'config.json model.safetensors spiece.model tokenizer_config.json ' ] ||
+    fail "not these files: $(ls "$work/whole")"
+cmp -s "$model/spiece.model" "$work/whole/spiece.model" || fail 'the tokenizer differs'
+cmp -s "$model/config.json" "$work/whole/config.json" || fail 'the configuration differs'
+run run -m "$work/whole" -b 64M 'six hundred twelve'
+answer=$(cat "$work/out")
+run run -m "$model" -b 64M 'six hundred twelve'
+expect_out "$answer"
+
+run unpack -q "$flan" "$work/parts" --max-shard-size 150K
+expect_status 0
+err_empty
+grep -q '"total_size"' "$work/parts/model.safetensors.index.json" || fail 'no index'
+shards=$(ls "$work/parts" | grep -c '^model-[0-9]\{5\}-of-[0-9]\{5\}\.safetensors$')
+[ "$shards" -ge 4 ] || fail "$shards shards"
+[ -f "$work/parts/model-00001-of-0000$shards.safetensors" ] || fail 'the first shard is not called so'
+run run -m "$work/parts" -b 64M -n 8 --input-ids '5 6 7 1'
+ids=$(cat "$work/out")
+run run -m "$flan" -b 64M -n 8 --input-ids '5 6 7 1'
+expect_out "$ids"
+
+run unpack "$data/goldens/t5-v1.1" "$work/bf16" --dtype bf16
+expect_status 0
+err_has 'lossy: [0-9]* of [0-9]* converted weights were rounded'
+run unpack "$work/bf16" "$work/f32" --dtype f32
+err_has 'all [0-9]* converted weights have kept their values'
+
+refused 2 'SRC and DST are missing' unpack
+refused 2 'DST is missing' unpack "$model"
+refused 2 'more than a source' unpack "$model" "$work/x" "$work/y"
+refused 2 "'q4' is not bf16, f16 or f32" unpack "$model" "$work/x" --dtype q4
+refused 2 "'0' is not a size" unpack "$model" "$work/x" --max-shard-size 0
+refused 5 'exists' unpack "$model" "$work/whole"
+refused 5 'is no directory' unpack "$model" "$work/whole/config.json"
+refused 5 "'$work/none/x'" unpack "$model" "$work/none/x"
+refused 3 'too small: writing .* needs [0-9.]*M' unpack "$model" "$work/x" -b 4M
+refused 2 'No such file' unpack "$work/none" "$work/x"
+[ ! -e "$work/x" ] && [ -z "$(find "$work" -name '*.tmp-*')" ] || fail 'something is left of a refusal'
+
+# The name of a file is limited, not the work: a full file system is said before anything is written to it.
+if [ "$(id -u)" -eq 0 ] && mkdir "$work/small" && mount -t tmpfs -o size=1M tmpfs "$work/small" 2>/dev/null; then
+    refused 5 'needs [0-9]* bytes where [0-9]* are free' unpack "$model" "$work/small/x"
+    [ -z "$(ls "$work/small")" ] || fail 'something is left on a full disk'
+    umount "$work/small"
+else
+    echo 'no tmpfs can be mounted here: a full file system is not tested'
+fi
+
+# Killed at any moment: there is no DST, or a whole one.
+for wait in 0.002 0.005 0.01 0.02 0.04; do
+    rm -rf "$work/k"
+    "$narrows" unpack -q "$model" "$work/k" &
+    sleep $wait
+    kill -9 $! 2>/dev/null
+    wait $! 2>/dev/null
+    [ ! -e "$work/k" ] || cmp -s "$work/k/model.safetensors" "$work/whole/model.safetensors" ||
+        fail "killed after $wait s: a directory that is not whole"
+done
+finish

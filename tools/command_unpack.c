@@ -1,0 +1,183 @@
+/* unpack: any model that runs, as Hugging Face safetensors. Its memory is a constant of some 20 MiB; the budget, if
+ * given, is only checked against that. */
+#include "commands.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "interrupt.h"
+#include "options.h"
+
+enum { KEY_SHARD_SIZE = 512, KEY_DTYPE };
+
+typedef struct {
+    options           common;
+    nw_unpack_options unpack;
+} unpack_options;
+
+static const struct argp_option unpack_argp_options[] = {
+    {0, 0, 0, 0, "Output:", 5},
+    {"max-shard-size", KEY_SHARD_SIZE, "SIZE", 0,
+     "The most that one file holds (default 2GB, of 1000); a block is not split unless it alone is larger", 5},
+    {"dtype", KEY_DTYPE, "TYPE", 0, "Convert the weights: bf16, f16 or f32 (default: each as it is)", 5},
+    {0},
+};
+
+static const struct argp_option unpack_budget_options[] = {
+    {"budget", 'b', "SIZE", 0, "The most memory that the whole process may hold (default: what it takes)", 3},
+    {"ram", 0, 0, OPTION_ALIAS, 0, 3},
+    {0},
+};
+
+static error_t parse_budget(int key, char *arg, struct argp_state *state)
+{
+    options *o = (options *)state->input;
+    if (key != 'b')
+        return ARGP_ERR_UNKNOWN;
+    o->budget = arg;
+    return 0;
+}
+
+static const struct argp budget_argp = {.options = unpack_budget_options, .parser = parse_budget};
+
+static error_t parse_dtype(unpack_options *o, const char *arg)
+{
+    static const struct {
+        const char *name;
+        nw_type     type;
+    } types[] = {{"f32", NW_TYPE_F32},       {"float32", NW_TYPE_F32}, {"bf16", NW_TYPE_BF16},
+                 {"bfloat16", NW_TYPE_BF16}, {"f16", NW_TYPE_F16},     {"float16", NW_TYPE_F16}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (strcmp(arg, types[i].name) == 0) {
+            o->unpack.type = types[i].type;
+            return 0;
+        }
+    }
+    return options_fail(&o->common, "--dtype: '%s' is not bf16, f16 or f32", arg);
+}
+
+static error_t parse_unpack(int key, char *arg, struct argp_state *state)
+{
+    unpack_options *o = (unpack_options *)state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        for (size_t i = 0; i < 3; i++)
+            state->child_inputs[i] = &o->common;
+        return 0;
+    case KEY_SHARD_SIZE:
+        if (!nw_bytes_parse(arg, &o->unpack.shard_bytes_max) || o->unpack.shard_bytes_max == 0)
+            return options_fail(&o->common, "--max-shard-size: '%s' is not a size (like 2GB)", arg);
+        return 0;
+    case KEY_DTYPE: return parse_dtype(o, arg);
+    case ARGP_KEY_ARG:
+        if (o->common.model == NULL)
+            o->common.model = arg;
+        else if (o->unpack.dir == NULL)
+            o->unpack.dir = arg;
+        else
+            return options_fail(&o->common, "more than a source and a destination");
+        return 0;
+    case ARGP_KEY_END:
+        if (o->unpack.dir == NULL)
+            return options_fail(&o->common, o->common.model == NULL ? "SRC and DST are missing" : "DST is missing");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp_child children[] = {
+    {&options_model_argp, 0, NULL, 0}, {&budget_argp, 0, NULL, 0}, {&options_output_argp, 0, NULL, 0}, {0}};
+
+static const struct argp unpack_argp = {
+    .options = unpack_argp_options,
+    .parser = parse_unpack,
+    .args_doc = "SRC DST",
+    .doc = "Writes a model as Hugging Face safetensors: shards of at most SIZE with their index, the configuration and "
+           "the tokenizer's files. SRC is anything that runs; DST must be new. DST appears when it is complete."
+           "\vExamples:\n"
+           "  narrows unpack flan-alpaca-xl flan-alpaca-xl-safetensors --max-shard-size 2GB\n"
+           "  narrows unpack flan-t5-xl flan-t5-xl-bf16 --dtype bf16",
+    .children = children,
+};
+
+/* ---- progress ---- */
+
+typedef struct {
+    double start, drawn;
+    bool   quiet;
+} watch;
+
+static double now_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* On a terminal one line that is redrawn, elsewhere one each half minute. */
+static bool show_progress(void *user, uint64_t done, uint64_t total)
+{
+    watch *w = (watch *)user;
+    double now = now_seconds();
+    bool   terminal = print_progress_possible();
+    if (interrupted())
+        return false;
+    if (w->quiet || done == 0 || done == total || now - w->start < 0.3 || now - w->drawn < (terminal ? 0.1 : 30))
+        return true;
+    char   line[128];
+    double rate = (double)done / (now - w->start);
+    w->drawn = now;
+    snprintf(line, sizeof line, "%.0f%%, %.0f MB/s, %.0f s left", 100 * (double)done / (double)total, rate / 1e6,
+             (double)(total - done) / rate);
+    if (terminal)
+        print_progress(line);
+    else
+        print_note("%s", line);
+    return true;
+}
+
+static void print_result(const unpack_options *o, const nw_unpack_result *r, double seconds)
+{
+    print_note("'%s': %zu tensors, %.3f GB in %u file%s, %.0f MB/s", o->unpack.dir, r->tensor_count,
+               (double)r->written_bytes / 1e9, r->shard_count, r->shard_count == 1 ? "" : "s",
+               seconds > 0 ? (double)r->written_bytes / seconds / 1e6 : 0);
+    if (r->alias_count > 0)
+        print_note("%zu name%s of tied tensors %s in the metadata", r->alias_count, r->alias_count == 1 ? "" : "s",
+                   r->alias_count == 1 ? "is" : "are");
+    if (r->converted > 0 && r->rounded > 0)
+        print_note("lossy: %llu of %llu converted weights were rounded", (unsigned long long)r->rounded,
+                   (unsigned long long)r->converted);
+    else if (r->converted > 0)
+        print_note("all %llu converted weights have kept their values", (unsigned long long)r->converted);
+}
+
+int command_unpack(int argc, char **argv)
+{
+    unpack_options o = {.common.name = "narrows unpack"};
+    int            status = options_parse(&unpack_argp, argc, argv, &o.common, &o);
+    if (status != -1)
+        return status;
+    interrupt_setup();
+    nw_model        *model = NULL;
+    nw_error         err = {0};
+    nw_unpack_result result;
+    if (o.common.budget != NULL)
+        status = options_budget(&o.common);
+    if (status == -1)
+        status = options_open_model(&o.common, &model);
+    if (status == -1) {
+        watch w = {.start = now_seconds(), .quiet = o.common.quiet};
+        w.drawn = w.start;
+        o.unpack.budget_bytes = o.common.session.budget_bytes;
+        o.unpack.on_progress = show_progress;
+        o.unpack.user = &w;
+        nw_code rc = nw_model_unpack(model, &o.unpack, &result, &err);
+        print_progress_clear();
+        if (rc == NW_OK)
+            print_result(&o, &result, now_seconds() - w.start);
+        status = rc == NW_OK ? EXIT_DONE : rc == NW_E_CANCELLED ? EXIT_INTERRUPTED : print_failure(&err);
+    }
+    nw_model_close(model);
+    return print_finish(status);
+}
