@@ -2,6 +2,7 @@
 #include "commands.h"
 
 #include <cjson/cJSON.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "buffer.h"
@@ -75,6 +76,7 @@ static const struct argp plan_argp = {
 
 typedef struct {
     const options *o;
+    nw_model_info  info;
     nw_plan        plan;
     bool           enough; /* the budget works; otherwise the plan is that of the smallest one */
     bool           rates_given[2];
@@ -241,6 +243,30 @@ static void add_parts(cJSON *json, const nw_plan *p)
     add_fields(cJSON_AddObjectToObject(json, "read"), reads, sizeof reads / sizeof reads[0]);
 }
 
+/* What lives where between passes, by the modules' names: the counterpart of accelerate's device_map. */
+static void add_map(cJSON *json, const outline *l)
+{
+    cJSON *map = cJSON_AddObjectToObject(json, "map");
+    if (!l->info.head_tied || l->info.decoder_blocks == 0) /* otherwise the head is the embedding */
+        cJSON_AddStringToObject(map, "shared", l->plan.embedding_resident ? "pinned" : "streamed");
+    for (size_t i = 0; i < l->block_count; i++) {
+        const nw_plan_block *b = &l->blocks[i];
+        char                 module[64];
+        const char          *number = strchr(b->name, ' ');
+        if (number != NULL)
+            snprintf(module, sizeof module, "%.*s.block.%s", (int)(number - b->name), b->name, number + 1);
+        else
+            snprintf(module, sizeof module, l->info.head_tied ? "shared" : "lm_head");
+        cJSON_AddStringToObject(map, module,
+                                b->pinned_bytes == 0          ? "streamed"
+                                : b->pinned_bytes == b->bytes ? "pinned"
+                                                              : "part");
+    }
+    cJSON_AddStringToObject(map, "encoder.final_layer_norm", "pinned"); /* norms and bias tables always are */
+    if (l->info.decoder_blocks > 0)
+        cJSON_AddStringToObject(map, "decoder.final_layer_norm", "pinned");
+}
+
 static void print_outline_json(const outline *l)
 {
     const nw_plan *p = &l->plan;
@@ -275,6 +301,7 @@ static void print_outline_json(const outline *l)
         cJSON_AddNumberToObject(item, "bytes", (double)l->blocks[i].bytes);
         cJSON_AddNumberToObject(item, "pinned_bytes", (double)l->blocks[i].pinned_bytes);
     }
+    add_map(json, l);
     if (print_json(json, true))
         print_bytes("\n", 1);
     cJSON_Delete(json);
@@ -311,6 +338,7 @@ static int make_outline(nw_model *model, const plan_options *o, buffer *room)
     l.enough = rc == NW_OK;
     if (!l.enough)
         session.budget_bytes = l.plan.smallest;
+    nw_model_describe(model, &l.info);
     int status = read_blocks(model, &session, &l, room);
     if (status != -1)
         return status;

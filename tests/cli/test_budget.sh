@@ -73,4 +73,13 @@ run plan -m "$model" -b 1M
 expect_status 3
 err_has 'budget 1M is too small: needs'
 out_has '(the smallest)'
+# The map of what lives where, by the modules' names: everything in a large budget, less in a smaller one.
+run plan -m "$model" -b 64M --json
+out_has '"shared":.*"pinned"'
+out_has '"decoder.block.3":.*"pinned"'
+out_has '"lm_head":.*"pinned"'
+out_has '"encoder.block.0":.*"streamed"'
+smallest=$(sed -n 's/.*"smallest":[[:space:]]*\([0-9]*\).*/\1/p' "$work/out")
+run plan -m "$model" -b "$smallest" --json
+out_has '"decoder.block.[0-9]*":.*"\(part\|streamed\)"'
 finish
