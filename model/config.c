@@ -4,6 +4,7 @@
 #include "model/config.h"
 
 #include "base/json.h"
+#include "model/stranger.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -216,20 +217,13 @@ static nw_code settle_activation(config_reader *r, nw_error *err)
     return NW_OK;
 }
 
-static nw_code settle_ids(config_reader *r, nw_error *err)
+static void settle_ids(config_reader *r)
 {
     nw_config *c = r->config;
     c->pad_id = r->pad >= 0 ? (uint32_t)r->pad : 0;
     c->start_id = r->start >= 0 ? (uint32_t)r->start : c->pad_id;
     if (c->eos_count == 0)
         c->eos_ids[c->eos_count++] = 1;
-    uint32_t highest = c->pad_id > c->start_id ? c->pad_id : c->start_id;
-    for (uint32_t i = 0; i < c->eos_count; i++)
-        highest = c->eos_ids[i] > highest ? c->eos_ids[i] : highest;
-    if (highest >= c->vocab_size)
-        return nw_fail(err, NW_E_FORMAT, 0, "%s: token id %u is not below vocab_size %u", r->name, highest,
-                       c->vocab_size);
-    return NW_OK;
 }
 
 static nw_code settle_type(config_reader *r, nw_error *err)
@@ -237,7 +231,9 @@ static nw_code settle_type(config_reader *r, nw_error *err)
     static const char *const known[] = {"t5", "mt5", "umt5"};
     nw_config               *c = r->config;
     const char              *type = r->model_type;
-    if (type[0] == '\0' && strncmp(r->architecture, "T5", 2) == 0)
+    if (type[0] == '\0' && strncmp(r->architecture, "T5Gemma", 7) == 0)
+        type = "t5gemma";
+    else if (type[0] == '\0' && strncmp(r->architecture, "T5", 2) == 0)
         type = "t5";
     if (type[0] == '\0')
         return nw_fail(err, NW_E_FORMAT, 0, "%s: model_type is missing", r->name);
@@ -247,7 +243,11 @@ static nw_code settle_type(config_reader *r, nw_error *err)
             return NW_OK;
         }
     }
-    return nw_fail(err, NW_E_UNSUPPORTED, 0, "%s: model_type '%s' is none of t5, mt5, umt5", r->name, type);
+    const nw_stranger *stranger = nw_stranger_by_type(type);
+    if (stranger == NULL)
+        return nw_fail(err, NW_E_UNSUPPORTED, 0, "%s: model_type '%s' is none of t5, mt5, umt5", r->name, type);
+    return nw_fail(err, NW_E_UNSUPPORTED, 0, "%s is of %s (model_type %s): %s", r->name, stranger->what, type,
+                   stranger->why);
 }
 
 static nw_code settle_shape(config_reader *r, nw_error *err)
@@ -262,18 +262,35 @@ static nw_code settle_shape(config_reader *r, nw_error *err)
         if (required[i].value == 0)
             return nw_fail(err, NW_E_FORMAT, 0, "%s: %s is missing", r->name, required[i].key);
     }
-    if ((uint64_t)c->head_count * c->d_kv > (1u << 22))
-        return nw_fail(err, NW_E_FORMAT, 0, "%s: num_heads times d_kv is above %u", r->name, 1u << 22);
-    /* A bucket table needs exact distances on each side, and a logarithmic part that grows. */
-    if (c->bucket_count % 2 != 0 || c->bucket_count < 4 || c->bucket_distance <= c->bucket_count / 2) {
-        return nw_fail(err, NW_E_FORMAT, 0,
-                       "%s: %u relative attention buckets with a maximum distance of %u make no table", r->name,
-                       c->bucket_count, c->bucket_distance);
-    }
     c->encoder_blocks = (uint32_t)r->num_layers;
     c->decoder_blocks = (uint32_t)(r->num_decoder_layers != 0 ? r->num_decoder_layers : r->num_layers);
     if (r->is_encoder_decoder == 0 || strstr(r->architecture, "EncoderModel") != NULL)
         c->decoder_blocks = 0;
+    return NW_OK;
+}
+
+nw_code nw_config_check(const nw_config *c, const char *name, nw_error *err)
+{
+    for (size_t i = 0; i < sizeof dimension_keys / sizeof *dimension_keys; i++) {
+        const dimension_key *d = &dimension_keys[i];
+        uint32_t             value = *(const uint32_t *)((const char *)c + d->offset);
+        if (value == 0 || value > d->max)
+            return nw_fail(err, NW_E_FORMAT, 0, "%s: %s is %u, not from 1 to %llu", name, d->key, value,
+                           (unsigned long long)d->max);
+    }
+    if ((uint64_t)c->head_count * c->d_kv > (1u << 22))
+        return nw_fail(err, NW_E_FORMAT, 0, "%s: num_heads times d_kv is above %u", name, 1u << 22);
+    /* A bucket table needs exact distances on each side, and a logarithmic part that grows. */
+    if (c->bucket_count % 2 != 0 || c->bucket_count < 4 || c->bucket_distance <= c->bucket_count / 2) {
+        return nw_fail(err, NW_E_FORMAT, 0,
+                       "%s: %u relative attention buckets with a maximum distance of %u make no table", name,
+                       c->bucket_count, c->bucket_distance);
+    }
+    uint32_t highest = c->pad_id > c->start_id ? c->pad_id : c->start_id;
+    for (uint32_t i = 0; i < c->eos_count; i++)
+        highest = c->eos_ids[i] > highest ? c->eos_ids[i] : highest;
+    if (highest >= c->vocab_size)
+        return nw_fail(err, NW_E_FORMAT, 0, "%s: token id %u is not below vocab_size %u", name, highest, c->vocab_size);
     return NW_OK;
 }
 
@@ -290,8 +307,10 @@ nw_code nw_config_parse(nw_memory *mem, const char *name, const char *json, size
         rc = settle_shape(&s.reader, err);
     if (rc == NW_OK)
         rc = settle_activation(&s.reader, err);
-    if (rc == NW_OK)
-        rc = settle_ids(&s.reader, err);
+    if (rc != NW_OK)
+        return rc;
+    settle_ids(&s.reader);
+    rc = nw_config_check(&c, name, err);
     if (rc != NW_OK)
         return rc;
     /* transformers 5 writes scale_decoder_outputs; before, T5 scaled whenever the head was tied, whatever the other

@@ -213,6 +213,70 @@ bool nw_tensor_name(const nw_config *c, const nw_tensor_need *need, uint32_t ind
     return true;
 }
 
+/* "17.layer..." with 17 below `blocks`: moves behind the point. */
+static bool skip_block(const char **name, uint32_t blocks)
+{
+    const char *s = *name;
+    uint32_t    block = 0;
+    while (*s >= '0' && *s <= '9' && block < blocks)
+        block = block * 10 + (uint32_t)(*s++ - '0');
+    bool canonical = s != *name && (**name != '0' || s == *name + 1);
+    if (!canonical || *s != '.' || block >= blocks)
+        return false;
+    *name = s + 1;
+    return true;
+}
+
+/* The part of a name behind "encoder.block.3." is that of some role, and of one that this block has. */
+static bool block_expected(const nw_config *c, nw_stack stack, uint32_t block, const char *rest)
+{
+    bool           decoder = stack == NW_STACK_DECODER;
+    const nw_role *roles = decoder ? decoder_roles : encoder_roles;
+    size_t         count = decoder ? COUNT(decoder_roles) : COUNT(encoder_roles);
+    if (decoder && strcmp(rest, "layer.1.EncDecAttention.relative_attention_bias.weight") == 0)
+        return true;
+    for (size_t i = 0; i < count; i++) {
+        const char *suffix = role_suffix(c, stack, roles[i]);
+        size_t      len = strlen(suffix);
+        if (strncmp(rest, suffix, len) == 0 && strcmp(rest + len, ".weight") == 0)
+            return role_exists(c, block, roles[i]);
+    }
+    return false;
+}
+
+static bool stack_expected(const nw_config *c, nw_stack stack, const char *rest)
+{
+    uint32_t blocks = stack == NW_STACK_DECODER ? c->decoder_blocks : c->encoder_blocks;
+    if (strcmp(rest, "embed_tokens.weight") == 0 || strcmp(rest, "final_layer_norm.weight") == 0)
+        return true;
+    if (strncmp(rest, "block.", 6) != 0)
+        return false;
+    const char *number = rest + 6, *role = number;
+    if (!skip_block(&role, blocks))
+        return false;
+    bool first = number[0] == '0';
+    return block_expected(c, stack, first ? 0 : 1, role);
+}
+
+bool nw_tensor_expected(const nw_config *c, const char *name)
+{
+    if (strncmp(name, "encoder.", 8) == 0)
+        return stack_expected(c, NW_STACK_ENCODER, name + 8);
+    if (strncmp(name, "decoder.", 8) == 0)
+        return c->decoder_blocks == 0 || stack_expected(c, NW_STACK_DECODER, name + 8);
+    if (strncmp(name, "shared.", 7) == 0)
+        return strcmp(name + 7, "weight") == 0;
+    if (strncmp(name, "lm_head.", 8) == 0)
+        return c->decoder_blocks == 0 || strcmp(name + 8, "weight") == 0;
+    return true;
+}
+
+bool nw_tensors_bias_per_block(const nw_tensor_lookup *lookup)
+{
+    return lookup->has(lookup->user, "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight") ||
+           lookup->has(lookup->user, "decoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight");
+}
+
 /* Blocks beyond those of the configuration: the file is another model's, and running its first blocks gives garbage. */
 static nw_code check_no_more_blocks(const nw_tensor_lookup *lookup, const char *stack, uint32_t blocks, nw_error *err)
 {
@@ -220,8 +284,8 @@ static nw_code check_no_more_blocks(const nw_tensor_lookup *lookup, const char *
     snprintf(name, sizeof name, "%s.block.%u.layer.0.SelfAttention.q.weight", stack, blocks);
     if (blocks == 0 || !lookup->has(lookup->user, name))
         return NW_OK;
-    return nw_fail(err, NW_E_FORMAT, 0, "config.json asks for %u %s blocks, but there is tensor %s", blocks, stack,
-                   name);
+    return nw_fail(err, NW_E_FORMAT, 0, "the configuration asks for %u %s blocks, but there is tensor %s", blocks,
+                   stack, name);
 }
 
 nw_code nw_config_settle(nw_config *c, const nw_tensor_lookup *lookup, nw_error *err)
@@ -240,8 +304,7 @@ nw_code nw_config_settle(nw_config *c, const nw_tensor_lookup *lookup, nw_error 
     if (c->decoder_blocks > 0 && !has_head && !c->head_tied)
         return nw_fail(err, NW_E_FORMAT, 0, "tensor lm_head.weight is missing, and tie_word_embeddings is false");
     c->head_tied = !has_head;
-    c->bias_per_block =
-        lookup->has(lookup->user, "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight");
+    c->bias_per_block = nw_tensors_bias_per_block(lookup);
     nw_code rc = check_no_more_blocks(lookup, "encoder", c->encoder_blocks, err);
     return rc == NW_OK ? check_no_more_blocks(lookup, "decoder", c->decoder_blocks, err) : rc;
 }

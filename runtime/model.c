@@ -2,10 +2,13 @@
  * and this file joins the two. Nothing of the weights is read. */
 #include "model_state.h"
 
+#include "model/infer.h"
 #include "system.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { CONFIG_BYTES_MAX = 1 << 20, NAME_MAX_BYTES = 128 };
 
@@ -49,42 +52,82 @@ nw_code nw_model_io_open(nw_model *m, nw_io **ret_io, nw_error *err)
     return nw_io_open(&m->memory, &options, ret_io, err);
 }
 
-static char *copy_string(nw_memory *mem, const char *text)
+char *nw_model_string(nw_model *m, const char *text)
 {
-    char *copy = nw_memory_alloc(mem, NW_TAG_INDEX, strlen(text) + 1, 1);
+    char *copy = nw_memory_alloc(&m->memory, NW_TAG_INDEX, strlen(text) + 1, 1);
     if (copy != NULL)
         memcpy(copy, text, strlen(text) + 1);
     return copy;
 }
 
-static void free_string(nw_memory *mem, char *text)
+void nw_model_string_free(nw_model *m, char *text)
 {
     if (text != NULL)
-        nw_memory_free(mem, NW_TAG_INDEX, text, strlen(text) + 1, 1);
+        nw_memory_free(&m->memory, NW_TAG_INDEX, text, strlen(text) + 1, 1);
 }
 
 /* ---- configuration ---- */
 
+static bool is_dir(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* A directory is a model and has its config.json; a file by itself may lack it. */
+static nw_code config_missing(const nw_model *m, nw_error *err)
+{
+    if (!is_dir(m->path))
+        return NW_OK;
+    return nw_fail(err, NW_E_FORMAT, 0,
+                   "no config.json in '%s'; if the weights file itself is named ('%s'), its shapes are inferred",
+                   m->path, nw_checkpoint_file_path(m->checkpoint, 0));
+}
+
+/* Which file says what the model is: the one asked for, or the one beside the weights. Leaves config_path NULL where
+ * there is none and none is needed. */
+static nw_code find_config(nw_model *m, const char *asked, nw_error *err)
+{
+    char        beside[4096];
+    struct stat st;
+    if (asked != NULL && stat(asked, &st) != 0)
+        return nw_fail(err, NW_E_ARG, errno, "configuration '%s'", asked);
+    if (asked == NULL) {
+        int len = snprintf(beside, sizeof beside, "%s/config.json", nw_checkpoint_dir(m->checkpoint));
+        if (len < 0 || (size_t)len >= sizeof beside)
+            return nw_fail(err, NW_E_ARG, 0, "'%s': the path is too long", m->path);
+        if (lstat(beside, &st) != 0 && errno == ENOENT)
+            return config_missing(m, err);
+    }
+    const char *path = asked != NULL ? asked : beside;
+    m->config_path = nw_model_string(m, path);
+    return m->config_path != NULL ? NW_OK : nw_memory_fail(&m->memory, err, strlen(path) + 1, "configuration");
+}
+
 static nw_code read_config(nw_model *m, nw_io *io, nw_error *err)
 {
-    char path[4096];
-    int  len = snprintf(path, sizeof path, "%s/config.json", nw_checkpoint_dir(m->checkpoint));
-    if (len < 0 || (size_t)len >= sizeof path)
-        return nw_fail(err, NW_E_ARG, 0, "'%s': the path is too long", m->path);
     char   *json = NULL;
     size_t  bytes = 0;
-    nw_code rc =
-        nw_file_read_whole(&m->memory, NW_TAG_INDEX, io, path, CONFIG_BYTES_MAX, &json, &bytes, &m->open_bytes, err);
+    nw_code rc = nw_file_read_whole(&m->memory, NW_TAG_INDEX, io, m->config_path, CONFIG_BYTES_MAX, &json, &bytes,
+                                    &m->open_bytes, err);
     if (rc != NW_OK)
         return rc;
-    rc = nw_config_parse(&m->memory, path, json, bytes, &m->config, err);
+    rc = nw_config_parse(&m->memory, m->config_path, json, bytes, &m->config, err);
     nw_memory_free(&m->memory, NW_TAG_INDEX, json, bytes + 1, 1);
     return rc;
 }
 
-static bool has_tensor(void *user, const char *name)
+static nw_code infer_config(nw_model *m, nw_error *err)
 {
-    return nw_checkpoint_find(user, name) != NULL;
+    nw_tensor_lookup lookup = nw_model_lookup(m);
+    nw_infer_notes   notes;
+    nw_error         cause = {0};
+    nw_code          rc = nw_config_infer(&lookup, &m->config, &notes, &cause);
+    if (rc != NW_OK)
+        return nw_fail(err, rc, 0, "'%s' (no config.json beside it): %s", m->path, cause.msg);
+    for (int i = 0; i < NW_INFER_LINES; i++)
+        nw_log_line(&m->log, NW_LOG_WARN, "%s", notes.line[i]);
+    return NW_OK;
 }
 
 /* ---- tensors ---- */
@@ -102,14 +145,10 @@ static nw_code check_shape(const nw_model *m, const nw_tensor_need *need, const 
         for (uint32_t i = 0, at = 0; i < t->dim_count && at < sizeof have - 24; i++)
             at += (uint32_t)snprintf(have + at, sizeof have - at, i == 0 ? "%llu" : ", %llu",
                                      (unsigned long long)t->dims[i]);
-        return nw_fail(err, NW_E_FORMAT, 0, "%s: tensor %s has the shape [%s]; config.json asks for %s", path, t->name,
-                       have, want);
+        return nw_fail(err, NW_E_FORMAT, 0, "%s: tensor %s has the shape [%s]; %s asks for %s", path, t->name, have,
+                       m->config_path != NULL ? "config.json" : "the first encoder block", want);
     }
-    if (!t->known) {
-        return nw_fail(err, NW_E_UNSUPPORTED, 0, "%s: tensor %s has the type %s; only F32, BF16 and F16 can be run",
-                       path, t->name, t->dtype_name);
-    }
-    return NW_OK;
+    return nw_model_check_type(m, t, err);
 }
 
 static nw_code bind_tensor(nw_model *m, uint32_t index, nw_error *err)
@@ -120,7 +159,7 @@ static nw_code bind_tensor(nw_model *m, uint32_t index, nw_error *err)
     for (uint32_t i = 0; t == NULL && nw_tensor_name(&m->config, need, i, name, sizeof name); i++) {
         if (i == 0)
             memcpy(first, name, sizeof first);
-        t = nw_checkpoint_find(m->checkpoint, name);
+        t = nw_model_find(m, name);
     }
     if (t == NULL)
         return nw_fail(err, NW_E_FORMAT, 0, "%s: tensor %s is missing", m->path, first);
@@ -134,7 +173,7 @@ static nw_code bind_tensor(nw_model *m, uint32_t index, nw_error *err)
 
 static nw_code bind_tensors(nw_model *m, nw_error *err)
 {
-    nw_tensor_lookup lookup = {.user = m->checkpoint, .has = has_tensor};
+    nw_tensor_lookup lookup = nw_model_lookup(m);
     nw_error         cause = {0};
     nw_code          rc = nw_config_settle(&m->config, &lookup, &cause);
     if (rc != NW_OK)
@@ -150,7 +189,7 @@ static nw_code bind_tensors(nw_model *m, nw_error *err)
         return nw_memory_fail(&m->memory, err, count * sizeof *m->places, "tensor table");
     for (uint32_t i = 0; i < count && rc == NW_OK; i++)
         rc = bind_tensor(m, i, err);
-    return rc;
+    return rc == NW_OK ? nw_model_names_check(m, err) : rc;
 }
 
 static nw_code make_schedules(nw_model *m, nw_error *err)
@@ -174,11 +213,11 @@ static nw_code open_files(nw_model *m, const nw_model_options *o, nw_error *err)
     nw_code rc = nw_model_path_find(o->path, path, sizeof path, err);
     if (rc != NW_OK)
         return rc;
-    m->path = copy_string(&m->memory, path);
+    m->path = nw_model_string(m, path);
     if (m->path == NULL)
         return nw_memory_fail(&m->memory, err, strlen(path) + 1, "model path");
     if (o->tokenizer != NULL) {
-        m->tokenizer = copy_string(&m->memory, o->tokenizer);
+        m->tokenizer = nw_model_string(m, o->tokenizer);
         if (m->tokenizer == NULL)
             return nw_memory_fail(&m->memory, err, strlen(o->tokenizer) + 1, "tokenizer path");
     }
@@ -188,8 +227,14 @@ static nw_code open_files(nw_model *m, const nw_model_options *o, nw_error *err)
         return rc;
     rc = nw_checkpoint_open(&m->memory, io, m->path, &m->log, &m->open_bytes, &m->checkpoint, err);
     if (rc == NW_OK)
+        rc = find_config(m, o->config, err);
+    if (rc == NW_OK && m->config_path != NULL)
         rc = read_config(m, io, err);
     nw_io_close(io);
+    if (rc == NW_OK)
+        rc = nw_model_names_open(m, err);
+    if (rc == NW_OK && m->config_path == NULL)
+        rc = infer_config(m, err);
     return rc;
 }
 
@@ -232,15 +277,18 @@ nw_model *nw_model_close(nw_model *m)
         return NULL;
     nw_tokenizer_close(m->encoder);
     nw_pieces_close(m->pieces);
-    free_string(&m->memory, m->tokenizer_path);
+    nw_model_string_free(m, m->tokenizer_path);
+    nw_model_string_free(m, m->tokenizer_problem);
     for (int pass = 0; pass < NW_PASS_COUNT; pass++)
         nw_memory_free(&m->memory, NW_TAG_INDEX, m->steps[pass], m->step_count[pass], sizeof(nw_step));
     uint32_t count = m->tensors.list != NULL ? nw_tensors_count(&m->config) : 0;
     nw_memory_free(&m->memory, NW_TAG_INDEX, m->places, count, sizeof *m->places);
     nw_memory_free(&m->memory, NW_TAG_INDEX, m->tensors.list, count, sizeof *m->tensors.list);
     nw_checkpoint_close(m->checkpoint);
-    free_string(&m->memory, m->tokenizer);
-    free_string(&m->memory, m->path);
+    nw_model_string_free(m, m->config_path);
+    nw_model_string_free(m, m->name_prefix);
+    nw_model_string_free(m, m->tokenizer);
+    nw_model_string_free(m, m->path);
     nw_memory mem = m->memory;
     nw_memory_free(&mem, NW_TAG_INDEX, m, 1, sizeof *m);
     NW_CHECK(mem.live == 0);

@@ -47,6 +47,8 @@ void nw_model_describe(const nw_model *m, nw_model_info *ret)
         .path = m->path,
         .family = family(c),
         .model_type = c->model_type,
+        .config_path = m->config_path,
+        .name_prefix = m->name_prefix,
         .vocab_size = c->vocab_size,
         .d_model = c->d_model,
         .d_kv = c->d_kv,

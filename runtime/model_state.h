@@ -24,6 +24,8 @@ struct nw_model {
     char          *path;      /* of the directory or file */
     char          *tokenizer; /* --tokenizer, or NULL */
     nw_checkpoint *checkpoint;
+    char          *name_prefix; /* before the names of the T5's tensors in the files; "" is usual */
+    char          *config_path; /* NULL: inferred from the tensors */
     nw_config      config;
     nw_tensors     tensors;
     nw_place      *places; /* [tensors.count] */
@@ -37,9 +39,28 @@ struct nw_model {
     nw_tokenizer_facts facts;
     bool               facts_known, has_tokenizer;
     char              *tokenizer_path; /* of the sentencepiece file; NULL: none */
+    char              *tokenizer_problem; /* why there is none to use; NULL: there is, or it was not looked at */
     nw_pieces         *pieces;
     nw_tokenizer      *encoder; /* loaded while prompts are encoded */
 };
+
+/* A tensor by its name in a T5, whatever stands in front of it in the files; NULL: not there. */
+const nw_tensor *nw_model_find(const nw_model *m, const char *name);
+nw_tensor_lookup nw_model_lookup(nw_model *m); /* the same for the model library; borrows m */
+
+/* Finds what stands in front of the names, and refuses what is no T5: NW_E_UNSUPPORTED by its family's name where it
+ * is known, for two T5s in one file, and for types that cannot be read. */
+NW_MUST_USE nw_code nw_model_names_open(nw_model *m, nw_error *err);
+
+/* Refuses tensors of the T5 that the configuration, as settled, has no place for: NW_E_UNSUPPORTED. */
+NW_MUST_USE nw_code nw_model_names_check(const nw_model *m, nw_error *err);
+
+/* NW_E_UNSUPPORTED unless the tensor's type can be computed with. */
+NW_MUST_USE nw_code nw_model_check_type(const nw_model *m, const nw_tensor *t, nw_error *err);
+
+/* A copy of a string, counted as index; freed with its strlen() + 1. NULL: no memory. Freeing takes NULL. */
+char *nw_model_string(nw_model *m, const char *text);
+void  nw_model_string_free(nw_model *m, char *text);
 
 /* The aligned read that fetches one tile. */
 nw_extent nw_model_extent(const nw_model *m, nw_step step);

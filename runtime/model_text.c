@@ -221,8 +221,21 @@ static nw_code load_text(nw_model *m, bool with_encoder, nw_error *err)
 
 nw_code nw_model_text_load(nw_model *m, nw_error *err) { return load_text(m, false, err); }
 
+static nw_code keep_problem(nw_model *m, nw_error *err)
+{
+    m->tokenizer_problem = nw_model_string(m, err->msg);
+    if (m->tokenizer_problem == NULL)
+        return nw_memory_fail(&m->memory, err, strlen(err->msg) + 1, "tokenizer");
+    m->facts_known = true;
+    *err = (nw_error){0};
+    return NW_OK;
+}
+
 nw_code nw_model_tokenizer_facts(nw_model *m, nw_tokenizer_cost *ret_cost, uint64_t *ret_file_bytes, nw_error *err)
 {
+    nw_error ignored = {0};
+    if (err == NULL)
+        err = &ignored;
     *ret_cost = (nw_tokenizer_cost){0};
     *ret_file_bytes = 0;
     if (!m->facts_known) {
@@ -232,10 +245,8 @@ nw_code nw_model_tokenizer_facts(nw_model *m, nw_tokenizer_cost *ret_cost, uint6
             rc = learn_facts(m, &f, err);
         text_files_free(m, &f);
         malloc_trim(0);
-        if (rc == NW_E_TOKENIZER) { /* the model runs from ids */
-            m->facts_known = true;
-            return NW_OK;
-        }
+        if (rc == NW_E_TOKENIZER) /* the model runs from ids */
+            return keep_problem(m, err);
         if (rc != NW_OK)
             return rc;
     }
@@ -253,7 +264,7 @@ nw_code nw_model_tokenizer_describe(nw_model *m, nw_tokenizer_info *ret, nw_erro
     nw_code           rc = nw_model_tokenizer_facts(m, &cost, &bytes, err);
     if (rc != NW_OK)
         return rc;
-    *ret = (nw_tokenizer_info){.kind = "none"};
+    *ret = (nw_tokenizer_info){.kind = "none", .problem = m->tokenizer_problem};
     if (m->has_tokenizer) {
         *ret = (nw_tokenizer_info){.kind = m->tokenizer_path != NULL ? "sentencepiece" : "bytes",
                                    .path = m->tokenizer_path,

@@ -94,8 +94,14 @@ static void print_facts(const facts *f)
     const char          *name = m->path;
     print_text("%-14s%s\n", "model", name);
     print_text("%-14s%s (model_type %s)\n", "family", m->family, m->model_type);
-    print_text("%-14s%llu encoder + %llu decoder\n", "blocks", (unsigned long long)m->encoder_blocks,
-               (unsigned long long)m->decoder_blocks);
+    if (m->config_path == NULL)
+        print_text("%-14snone: inferred from the tensors\n", "config");
+    if (m->name_prefix[0] != '\0')
+        print_text("%-14s%s... in the files\n", "tensor names", m->name_prefix);
+    if (m->decoder_blocks == 0)
+        print_text("%-14s%u encoder (encoder only)\n", "blocks", m->encoder_blocks);
+    else
+        print_text("%-14s%u encoder + %u decoder\n", "blocks", m->encoder_blocks, m->decoder_blocks);
     print_text("%-14sd_model %u, d_ff %u, %u heads of %u\n", "sizes", m->d_model, m->d_ff, m->heads, m->d_kv);
     print_text("%-14s%s\n", "activation", m->activation);
     print_text("%-14s%u pieces; %s head\n", "vocabulary", m->vocab_size, m->head_tied ? "tied" : "separate");
@@ -103,7 +109,7 @@ static void print_facts(const facts *f)
                m->bias_per_block ? "in each block" : "in the first block");
     print_text("%-14spad %u, start %u, end %u\n", "special ids", m->pad_id, m->start_id, m->eos_id);
     if (strcmp(f->tokenizer.kind, "none") == 0)
-        print_text("%-14snone: runs from --input-ids\n", "tokenizer");
+        print_text("%-14snone: runs from --input-ids (%s)\n", "tokenizer", f->tokenizer.problem);
     else
         print_text("%-14s%s, %u pieces, %u extra ids%s%s\n", "tokenizer", f->tokenizer.kind, f->tokenizer.pieces,
                    f->tokenizer.extra_ids, f->tokenizer.path != NULL ? ", " : "",
@@ -161,6 +167,10 @@ static void add_tokenizer(cJSON *json, const nw_tokenizer_info *tokenizer)
         cJSON_AddNullToObject(item, "path");
     cJSON_AddNumberToObject(item, "pieces", tokenizer->pieces);
     cJSON_AddNumberToObject(item, "extra_ids", tokenizer->extra_ids);
+    if (tokenizer->problem != NULL)
+        cJSON_AddStringToObject(item, "problem", tokenizer->problem);
+    else
+        cJSON_AddNullToObject(item, "problem");
 }
 
 static void add_sizes(cJSON *json, const nw_model_info *m)
@@ -196,6 +206,12 @@ static void print_facts_json(const facts *f)
     cJSON_AddStringToObject(json, "path", m->path);
     cJSON_AddStringToObject(json, "family", m->family);
     cJSON_AddStringToObject(json, "model_type", m->model_type);
+    if (m->config_path != NULL)
+        cJSON_AddStringToObject(json, "config", m->config_path);
+    else
+        cJSON_AddNullToObject(json, "config");
+    cJSON_AddStringToObject(json, "name_prefix", m->name_prefix);
+    cJSON_AddBoolToObject(json, "encoder_only", m->decoder_blocks == 0);
     add_sizes(json, m);
     cJSON_AddNumberToObject(json, "parameters", (double)m->parameters);
     cJSON_AddNumberToObject(json, "weight_bytes", (double)m->weight_bytes);

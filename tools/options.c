@@ -10,6 +10,7 @@
 
 enum {
     KEY_TOKENIZER = 256,
+    KEY_CONFIG,
     KEY_MAX_INPUT,
     KEY_IO,
     KEY_WINDOW,
@@ -59,6 +60,8 @@ static const struct argp_option model_options[] = {
      "A directory with config.json and weights, one .safetensors file, or owner/name in the local "
      "Hugging Face cache",
      1},
+    {"config", KEY_CONFIG, "PATH", 0,
+     "A config.json (default: beside the weights; for a single file without one, its shapes are inferred)", 1},
     {"tokenizer", KEY_TOKENIZER, "PATH", 0, "A spiece.model, or a directory with one (default: beside the model)", 1},
     {0},
 };
@@ -68,6 +71,7 @@ static error_t parse_model(int key, char *arg, struct argp_state *state)
     options *o = (options *)state->input;
     switch (key) {
     case 'm': o->model = arg; return 0;
+    case KEY_CONFIG: o->config = arg; return 0;
     case KEY_TOKENIZER: o->tokenizer = arg; return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -316,6 +320,11 @@ int options_open_model(const options *o, nw_model **ret_model)
 {
     nw_error         err = {0};
     nw_model_options model = {
-        .path = o->model, .tokenizer = o->tokenizer, .budget_bytes = o->session.budget_bytes, .log = o->session.log};
+        .path = o->model,
+        .config = o->config,
+        .tokenizer = o->tokenizer,
+        .budget_bytes = o->session.budget_bytes,
+        .log = o->session.log,
+    };
     return nw_model_open(&model, ret_model, &err) == NW_OK ? -1 : print_failure(&err);
 }

@@ -17,7 +17,7 @@
 typedef struct {
     const char *name; /* of the command: "narrows run" */
 
-    const char *model, *tokenizer;
+    const char *model, *config, *tokenizer;
 
     const char        *budget;  /* as written; NULL: auto */
     nw_session_options session; /* budget_bytes is set by options_budget */
@@ -31,7 +31,7 @@ typedef struct {
 } options;
 
 /* Children for a command's argp. Their input is the options struct. */
-extern const struct argp options_model_argp;   /* -m, --tokenizer */
+extern const struct argp options_model_argp;   /* -m, --config, --tokenizer */
 extern const struct argp options_session_argp; /* -b, -n, -t and what else makes a plan */
 extern const struct argp options_output_argp;  /* --json, -q, -v, --color, --help */
 

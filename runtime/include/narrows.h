@@ -80,6 +80,7 @@ typedef enum { NW_READ_AUTO, NW_READ_URING, NW_READ_THREADS } nw_read_with;
 
 typedef struct {
     const char *path;         /* a directory, a .safetensors file, or owner/name in the local Hugging Face cache */
+    const char *config;       /* a config.json; NULL: beside the weights, and for a file without one, inferred */
     const char *tokenizer;    /* a spiece.model or a directory with one; NULL: beside the model */
     uint64_t    budget_bytes; /* the process's budget: bounds parsing and the tokenizer; 0: none */
     nw_read_with io;
@@ -87,7 +88,9 @@ typedef struct {
     nw_hooks   *hooks;
 } nw_model_options;
 
-/* Opens a model from its headers; no weights are read.
+/* Opens a model from its headers; no weights are read. What is inferred or assumed about a file without config.json is
+ * logged as warnings. Whatever stands in front of all of a T5's tensor names is stripped; tensors of other networks in
+ * the same file are ignored; a model that computes anything but a T5 is refused, by its family's name if it is known.
  * Errors  NW_E_ARG (no such model), NW_E_IO, NW_E_FORMAT, NW_E_UNSUPPORTED, NW_E_BUDGET, NW_E_MEMORY. */
 NW_API NW_MUST_USE nw_code nw_model_open(const nw_model_options *options, nw_model **ret_model, nw_error *err);
 NW_API nw_model *nw_model_close(nw_model *model); /* after its sessions; takes NULL; returns NULL */
@@ -97,6 +100,8 @@ typedef struct {
     const char *path;    /* of the directory or file */
     const char *family;  /* "T5 v1.0", "T5 v1.1 / Flan-T5", "mT5", "UMT5", "ByT5", ... as far as the files tell */
     const char *model_type;
+    const char *config_path; /* of the configuration; NULL: inferred from the tensors */
+    const char *name_prefix; /* what stands before a T5's names of tensors in the files; usually "" */
     uint32_t    vocab_size, d_model, d_kv, d_ff, heads, encoder_blocks, decoder_blocks;
     uint32_t    relative_buckets, relative_distance;
     const char *activation; /* "gated-gelu", "relu", ... */
@@ -161,6 +166,7 @@ typedef struct {
     const char *kind;
     const char *path; /* NULL if there is no file */
     uint32_t    pieces, extra_ids;
+    const char *problem; /* kind "none": what is missing or wrong; otherwise NULL. Belongs to the model */
 } nw_tokenizer_info;
 NW_API NW_MUST_USE nw_code nw_model_tokenizer_describe(nw_model *model, nw_tokenizer_info *ret, nw_error *err);
 

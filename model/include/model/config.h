@@ -1,8 +1,8 @@
 /* The configuration of a T5 family model: what config.json says, resolved.
  *
  * Covers T5 v1.0, v1.1, Flan, mT5, UMT5, ByT5, UL2, MADLAD and encoder-only checkpoints. Whether the feed-forward part
- * is gated and whether the head is a table of its own is decided by the tensors (nw_tensors_bind), because config files
- * in the wild contradict them.
+ * is gated and whether the head is a table of its own is decided by the tensors (nw_config_settle), because config
+ * files in the wild contradict them.
  */
 #ifndef NW_MODEL_CONFIG_H
 #define NW_MODEL_CONFIG_H
@@ -37,9 +37,15 @@ static inline uint32_t nw_config_inner(const nw_config *c) { return c->head_coun
  *
  * name    what messages call the file.
  * Errors  NW_E_FORMAT: no JSON, a number missing, zero, out of range (each dimension at most 2^20 times 16, vocabulary
- *         2^24, blocks 1024); NW_E_UNSUPPORTED: a model_type or feed_forward_proj that this version cannot run. */
+ *         2^24, blocks 1024); NW_E_UNSUPPORTED: a feed_forward_proj or model_type that this version cannot run, by its
+ *         family's name if it is a known one. */
 NW_MUST_USE nw_code nw_config_parse(nw_memory *mem, const char *name, const char *json, size_t bytes, nw_config *ret,
                                     nw_error *err);
+
+/* Checks what must hold between the members, and their limits; nw_config_parse has done it.
+ * name    said in front of messages.
+ * Errors  NW_E_FORMAT. */
+NW_MUST_USE nw_code nw_config_check(const nw_config *c, const char *name, nw_error *err);
 
 bool nw_config_is_eos(const nw_config *c, uint32_t id);
 

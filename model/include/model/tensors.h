@@ -81,13 +81,24 @@ typedef struct {
 } nw_name_place;
 nw_name_place nw_tensor_name_place(const char *name);
 
-/* What a checkpoint has, for facts that only the tensors tell. `has` answers whether a tensor of that name exists. */
+/* True for the name of a tensor that the model needs, or that may lie beside them in a T5's file without meaning
+ * anything: copies of the embedding, a head without a decoder, the decoder's part under a configuration that has none,
+ * and the cross-attention bias table of T5 v1.0 files, which the reference ignores too. Anything else under encoder.,
+ * decoder., shared. or lm_head. changes what the model computes. */
+bool nw_tensor_expected(const nw_config *c, const char *name);
+
+/* What a checkpoint has, for facts that only the tensors tell. Names are those of nw_tensor_name. */
 typedef struct {
     void *user;
     bool (*has)(void *user, const char *name);
+    /* How many dimensions a tensor has, and the first two; 0: it does not exist. Only nw_config_infer asks. */
+    uint32_t (*dims)(void *user, const char *name, uint64_t ret[2]);
 } nw_tensor_lookup;
 
-/* Settles gated, head_tied, scale_output, bias_per_block and a missing decoder by the names that exist.
+/* True if every block has a bias table of its own (UMT5), as far as files with one block can tell. */
+bool nw_tensors_bias_per_block(const nw_tensor_lookup *lookup);
+
+/* Settles gated, head_tied, bias_per_block and a missing decoder by the names that exist.
  * Errors  NW_E_FORMAT if the tensors fit no T5 (neither wi nor wi_0 in block 0, say). */
 NW_MUST_USE nw_code nw_config_settle(nw_config *c, const nw_tensor_lookup *lookup, nw_error *err);
 
