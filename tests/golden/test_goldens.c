@@ -1,7 +1,9 @@
 /* Every reference vector: encoder states, logits of given decoder inputs, greedy tokens and their log-probabilities.
  *
  *   test_goldens [kernels]     "portable", "avx2", ...; the fastest by default
+ *   test_goldens inferred      the weights alone, without config.json; then repacked under other names
  */
+#include "bare_weights.h"
 #include "golden.h"
 #include "narrows.h"
 
@@ -15,7 +17,19 @@ static const char *const cases[] = {
     "ul2",          "madlad",  "encoder-only",     "odd-sizes", "long", "buckets", "three-embeddings",
     "gelu-exact"};
 
+/* What the inferred configuration of a case has to differ in from its config.json, because no tensor tells: there the
+ * vectors need --config. All other cases must be inferred exactly. */
+static const struct {
+    const char *name, *differs;
+} not_inferred[] = {
+    {"ul2", "activation"}, /* silu: told by the sizes of the published UL2, which these small ones are not */
+    {"madlad", "ids"},     /* pad and end: told by its vocabulary, which is a thousand times this one */
+    {"buckets", "distance"},
+    {"gelu-exact", "activation"},
+};
+
 static const char *kernels;
+static bool        inferred, repacked;
 static unsigned    failures, checks;
 static double      worst;
 
@@ -115,14 +129,73 @@ static void test_greedy(const cJSON *e, nw_session *s, const char *name, const u
     }
 }
 
+static bool same_text(const char *a, const char *b) { return strcmp(a, b) == 0; }
+
+/* The facts of the model without its config.json against those with it. Returns what they differ in. */
+static const char *compare_facts(const nw_model_info *a, const nw_model_info *b)
+{
+    if (!same_text(a->activation, b->activation))
+        return "activation";
+    if (a->relative_distance != b->relative_distance)
+        return "distance";
+    if (a->pad_id != b->pad_id || a->start_id != b->start_id || a->eos_id != b->eos_id)
+        return "ids";
+    bool sizes = a->vocab_size == b->vocab_size && a->d_model == b->d_model && a->d_kv == b->d_kv &&
+                 a->d_ff == b->d_ff && a->heads == b->heads && a->relative_buckets == b->relative_buckets;
+    bool structure = a->encoder_blocks == b->encoder_blocks && a->decoder_blocks == b->decoder_blocks &&
+                     a->head_tied == b->head_tied && a->bias_per_block == b->bias_per_block;
+    bool weights = a->parameters == b->parameters && a->weight_bytes == b->weight_bytes &&
+                   a->decode_bytes == b->decode_bytes && a->encoder_bytes == b->encoder_bytes;
+    return !sizes ? "sizes" : !structure ? "structure" : !weights ? "weights" : "";
+}
+
+/* Opens the weights without config.json, and compares what is inferred; where that cannot be all, opens them again with
+ * --config. */
+static nw_model *open_bare(const golden *g, const temp_dir *dir, const char *name, nw_error *err)
+{
+    static const char prefix[] = "text_encoders.t5xxl.transformer.";
+    char              config[600];
+    temp_path         path = bare_weights_link(dir, g->dir);
+    if (repacked)
+        path = bare_weights_repack(dir, path.text, prefix);
+    snprintf(config, sizeof config, "%s/config.json", g->dir);
+    nw_model     *whole = NULL, *bare = NULL;
+    nw_model_info want, have;
+    golden_need(nw_model_open(&(nw_model_options){.path = g->dir}, &whole, err) == NW_OK, name, err);
+    golden_need(nw_model_open(&(nw_model_options){.path = path.text}, &bare, err) == NW_OK, name, err);
+    nw_model_describe(whole, &want);
+    nw_model_describe(bare, &have);
+    const char *differs = "";
+    for (size_t i = 0; i < sizeof not_inferred / sizeof *not_inferred; i++)
+        differs = same_text(not_inferred[i].name, name) ? not_inferred[i].differs : differs;
+    check(same_text(compare_facts(&have, &want), differs), name, compare_facts(&have, &want), 0);
+    check(have.config_path == NULL && same_text(have.name_prefix, repacked ? prefix : ""), name, "prefix", 0);
+    nw_model_close(whole);
+    if (differs[0] == '\0')
+        return bare;
+    bare = nw_model_close(bare);
+    golden_need(nw_model_open(&(nw_model_options){.path = path.text, .config = config}, &bare, err) == NW_OK, name,
+                err);
+    return bare;
+}
+
+static nw_model *open_case(const golden *g, const temp_dir *dir, const char *name, nw_error *err)
+{
+    nw_model *model = NULL;
+    if (inferred)
+        return open_bare(g, dir, name, err);
+    golden_need(nw_model_open(&(nw_model_options){.path = g->dir}, &model, err) == NW_OK, name, err);
+    return model;
+}
+
 static void test_case(const char *name)
 {
     golden      g = {0};
     nw_error    err = {0};
-    nw_model   *model = NULL;
     nw_session *session = NULL;
+    temp_dir    dir = temp_dir_make();
     golden_open(&g, name);
-    golden_need(nw_model_open(&(nw_model_options){.path = g.dir}, &model, &err) == NW_OK, name, &err);
+    nw_model     *model = open_case(&g, &dir, name, &err);
     nw_model_info info;
     nw_model_describe(model, &info);
     nw_session_options o = {
@@ -161,13 +234,20 @@ static void test_case(const char *name)
     nw_session_close(session);
     nw_model_close(model);
     golden_close(&g);
+    temp_dir_remove(&dir);
 }
 
 int main(int argc, char **argv)
 {
-    kernels = argc > 1 ? argv[1] : NULL;
+    inferred = argc > 1 && same_text(argv[1], "inferred");
+    kernels = argc > 1 && !inferred ? argv[1] : NULL;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         test_case(cases[i]);
+    repacked = true;
+    for (size_t i = 0; inferred && i < sizeof cases / sizeof *cases; i++) {
+        if (!same_text(cases[i], "flan-bf16-shards")) /* several files, whose index names them */
+            test_case(cases[i]);
+    }
     printf("%u checks, %u failed; largest difference %.2g (allowed %.2g)\n", checks, failures, worst, TOLERANCE);
     return failures == 0 ? 0 : 1;
 }
