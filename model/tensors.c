@@ -271,6 +271,12 @@ bool nw_tensor_expected(const nw_config *c, const char *name)
     return true;
 }
 
+bool nw_tensor_of_other_head(const char *name)
+{
+    return strncmp(name, "classification_head.", 20) == 0 || strncmp(name, "qa_outputs.", 11) == 0 ||
+           strncmp(name, "classifier.", 11) == 0;
+}
+
 bool nw_tensors_bias_per_block(const nw_tensor_lookup *lookup)
 {
     return lookup->has(lookup->user, "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight") ||

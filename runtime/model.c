@@ -79,9 +79,10 @@ static nw_code config_missing(const nw_model *m, nw_error *err)
 {
     if (!is_dir(m->path))
         return NW_OK;
-    return nw_fail(err, NW_E_FORMAT, 0,
-                   "no config.json in '%s'; if the weights file itself is named ('%s'), its shapes are inferred",
-                   m->path, nw_checkpoint_file_path(m->checkpoint, 0));
+    bool single = nw_checkpoint_file_count(m->checkpoint) == 1;
+    return nw_fail(err, NW_E_FORMAT, 0, "no config.json in '%s'; if %s itself is named%s%s%s, its shapes are inferred",
+                   m->path, single ? "the weights file" : "the index of the weights", single ? " ('" : "",
+                   single ? nw_checkpoint_file_path(m->checkpoint, 0) : "", single ? "')" : "");
 }
 
 /* Which file says what the model is: the one asked for, or the one beside the weights. Leaves config_path NULL where

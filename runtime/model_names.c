@@ -143,12 +143,25 @@ nw_code nw_model_check_type(const nw_model *m, const nw_tensor *t, nw_error *err
                    nw_checkpoint_file_path(m->checkpoint, t->file), t->name, t->dtype_name);
 }
 
+/* Classifiers have their head outside the prefix or below it, depending on their class. */
+static bool generates_without_head(const nw_model *m, const nw_tensor *t, const char *name)
+{
+    bool other = nw_tensor_of_other_head(t->name) || (name != NULL && nw_tensor_of_other_head(name));
+    return other && m->config.head_tied && m->config.decoder_blocks > 0;
+}
+
 nw_code nw_model_names_check(const nw_model *m, nw_error *err)
 {
     size_t count = nw_checkpoint_tensor_count(m->checkpoint);
     for (size_t i = 0; i < count; i++) {
         const nw_tensor *t = nw_checkpoint_tensor(m->checkpoint, i);
         const char      *name = name_behind_prefix(m, t);
+        if (generates_without_head(m, t, name)) {
+            return nw_fail(err, NW_E_UNSUPPORTED, 0,
+                           "'%s' is a T5 that classifies (tensor %.130s): its head is not computed; only models that "
+                           "generate text, and encoders, can be run",
+                           m->path, t->name);
+        }
         if (name == NULL || nw_tensor_expected(&m->config, name))
             continue;
         return nw_fail(err, NW_E_UNSUPPORTED, 0,

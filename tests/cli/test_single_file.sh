@@ -64,7 +64,7 @@ answers -m "$work/whole" --config "$model/config.json"
 answers -m "$work/whole/model.safetensors" -q
 mkdir "$work/shards"
 cp "$goldens/flan-bf16-shards"/model* "$work/shards"
-refused 4 'no config.json' info "$work/shards"
+refused 4 'no config.json.*if the index of the weights itself is named' info "$work/shards"
 run info "$work/shards/model.safetensors.index.json"
 expect_status 0
 out_has '3 encoder + 3 decoder'
@@ -121,6 +121,15 @@ for name in encoder.block.0.layer.0.SelfAttention.q.bias decoder.block.1.layer.2
     extra "$name"
     refused 4 "tensor $name belongs to no T5" info -q "$file"
     refused 4 "tensor $name belongs to no T5" run -m "$file" --config "$model/config.json" -b 64M --input-ids "$ids"
+done
+
+# A classifier has another head in the place of lm_head.
+for name in classification_head.dense.weight qa_outputs.weight; do
+    bare "s/\"lm_head.weight\"/\"$name\"/"
+    refused 4 "a T5 that classifies (tensor $name)" info -q "$file"
+    bare "s/\"\(encoder\|decoder\|shared\)\./\"transformer.\1./g;s/\"lm_head.weight\"/\"$name\"/"
+    refused 4 "a T5 that classifies (tensor $name)" info -q "$file"
+    extra "$name" && answers -m "$file" -q # beside a head that generates
 done
 
 # ---- other families, by their tensors: without a config.json, and with one that claims t5 ----

@@ -87,6 +87,10 @@ nw_name_place nw_tensor_name_place(const char *name);
  * decoder., shared. or lm_head. changes what the model computes. */
 bool nw_tensor_expected(const nw_config *c, const char *name);
 
+/* True for a tensor of a head that classifies or marks answers, which models of that kind have in the place of lm_head.
+ * They are no generators: with the embedding as a head they would answer garbage. */
+bool nw_tensor_of_other_head(const char *name);
+
 /* What a checkpoint has, for facts that only the tensors tell. Names are those of nw_tensor_name. */
 typedef struct {
     void *user;

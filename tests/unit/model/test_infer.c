@@ -444,12 +444,22 @@ static void test_unexpected(void **state)
     assert_false(nw_tensor_expected(&c, BLOCK0 "0.SelfAttention.q.bias"));
 }
 
+static void test_other_heads(void **state)
+{
+    (void)state;
+    assert_true(nw_tensor_of_other_head("classification_head.dense.weight"));
+    assert_true(nw_tensor_of_other_head("classifier.bias"));
+    assert_true(nw_tensor_of_other_head("qa_outputs.weight"));
+    assert_false(nw_tensor_of_other_head("lm_head.weight"));
+    assert_false(nw_tensor_of_other_head("encoder.classifier.weight"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_published), cmocka_unit_test(test_madlad),     cmocka_unit_test(test_heads),
         cmocka_unit_test(test_notes),     cmocka_unit_test(test_no_t5),      cmocka_unit_test(test_block_count),
-        cmocka_unit_test(test_expected),  cmocka_unit_test(test_unexpected),
+        cmocka_unit_test(test_expected),  cmocka_unit_test(test_unexpected), cmocka_unit_test(test_other_heads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
