@@ -51,8 +51,7 @@ static size_t prefix_of(const char *name)
     return prefix == 0 || name[prefix - 1] == '.' ? prefix : SIZE_MAX;
 }
 
-/* The part of a tensor's name behind the prefix; NULL if it is another network's. */
-static const char *name_behind_prefix(const nw_model *m, const nw_tensor *t)
+const char *nw_model_tensor_name(const nw_model *m, const nw_tensor *t)
 {
     size_t len = strlen(m->name_prefix);
     return strncmp(t->name, m->name_prefix, len) == 0 ? t->name + len : NULL;
@@ -77,7 +76,7 @@ static nw_code refuse_strangers(const nw_model *m, nw_error *err)
     for (unsigned mark = 0; (part = nw_stranger_mark(mark, &stranger)) != NULL; mark++) {
         for (size_t i = 0; i < count; i++) {
             const nw_tensor *t = nw_checkpoint_tensor(m->checkpoint, i);
-            const char      *name = m->name_prefix == NULL ? t->name : name_behind_prefix(m, t);
+            const char      *name = m->name_prefix == NULL ? t->name : nw_model_tensor_name(m, t);
             if (m->name_prefix != NULL && !of_a_t5(name))
                 continue;
             if (strstr(name, part) != NULL)
@@ -155,7 +154,7 @@ nw_code nw_model_names_check(const nw_model *m, nw_error *err)
     size_t count = nw_checkpoint_tensor_count(m->checkpoint);
     for (size_t i = 0; i < count; i++) {
         const nw_tensor *t = nw_checkpoint_tensor(m->checkpoint, i);
-        const char      *name = name_behind_prefix(m, t);
+        const char      *name = nw_model_tensor_name(m, t);
         if (generates_without_head(m, t, name)) {
             return nw_fail(err, NW_E_UNSUPPORTED, 0,
                            "'%s' is a T5 that classifies (tensor %.130s): its head is not computed; only models that "

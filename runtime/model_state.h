@@ -48,6 +48,9 @@ struct nw_model {
 const nw_tensor *nw_model_find(const nw_model *m, const char *name);
 nw_tensor_lookup nw_model_lookup(nw_model *m); /* the same for the model library; borrows m */
 
+/* The part of a tensor's name behind what stands in front of all; NULL: a tensor of another network. */
+const char *nw_model_tensor_name(const nw_model *m, const nw_tensor *t);
+
 /* Finds what stands in front of the names, and refuses what is no T5: NW_E_UNSUPPORTED by its family's name where it
  * is known, for two T5s in one file, and for types that cannot be read. */
 NW_MUST_USE nw_code nw_model_names_open(nw_model *m, nw_error *err);

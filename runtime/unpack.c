@@ -33,8 +33,8 @@ typedef struct {
     nw_model                *model;
     const nw_unpack_options *options;
     nw_unpack_result        *result;
-    entry                   *entries;
-    size_t                   count;
+    entry                   *entries; /* [room], of which count are used */
+    size_t                   count, room;
     nw_io                   *io;
     nw_stream               *stream;
     nw_writer               *writer;
@@ -113,16 +113,19 @@ static bool is_needed(const nw_model *m, const nw_tensor *t)
 static nw_code list_tensors(unpacking *u, nw_error *err)
 {
     const nw_model *m = u->model;
-    size_t          count = nw_checkpoint_tensor_count(m->checkpoint);
-    u->entries = nw_memory_alloc(&u->model->memory, NW_TAG_INDEX, count, sizeof *u->entries);
+    size_t          count = 0, room = nw_checkpoint_tensor_count(m->checkpoint);
+    u->entries = nw_memory_alloc(&u->model->memory, NW_TAG_INDEX, room, sizeof *u->entries);
     if (u->entries == NULL)
-        return nw_memory_fail(&m->memory, err, count * sizeof *u->entries, m->path);
-    u->count = count;
-    for (size_t i = 0; i < count; i++) {
+        return nw_memory_fail(&m->memory, err, room * sizeof *u->entries, m->path);
+    u->room = room;
+    for (size_t i = 0; i < room; i++) {
         const nw_tensor *t = nw_checkpoint_tensor(m->checkpoint, i);
-        u->entries[i] =
-            (entry){.tensor = t, .name = t->name, .place = nw_tensor_name_place(t->name), .needed = is_needed(m, t)};
+        const char      *name = nw_model_tensor_name(m, t);
+        if (name != NULL && name[0] != '\0')
+            u->entries[count++] =
+                (entry){.tensor = t, .name = name, .place = nw_tensor_name_place(name), .needed = is_needed(m, t)};
     }
+    u->count = count;
     nw_sort(u->entries, count, sizeof *u->entries, compare_sources);
     const entry *first = NULL;
     for (size_t i = 0; i < count; i++) {
@@ -265,10 +268,64 @@ static void set_type(cJSON *config, const char *key, nw_type type)
         cJSON_ReplaceItemInObjectCaseSensitive(config, key, cJSON_CreateString(names[type]));
 }
 
+static void add_inferred_sizes(cJSON *json, const nw_config *c)
+{
+    const struct {
+        const char *key;
+        uint32_t    value;
+    } numbers[] = {{"vocab_size", c->vocab_size},
+                   {"d_model", c->d_model},
+                   {"d_kv", c->d_kv},
+                   {"d_ff", c->d_ff},
+                   {"num_heads", c->head_count},
+                   {"num_layers", c->encoder_blocks},
+                   {"relative_attention_num_buckets", c->bucket_count},
+                   {"relative_attention_max_distance", c->bucket_distance},
+                   {"pad_token_id", c->pad_id},
+                   {"eos_token_id", c->eos_ids[0]},
+                   {"decoder_start_token_id", c->start_id}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        cJSON_AddNumberToObject(json, numbers[i].key, numbers[i].value);
+    if (c->decoder_blocks > 0)
+        cJSON_AddNumberToObject(json, "num_decoder_layers", c->decoder_blocks);
+    cJSON_AddNumberToObject(json, "layer_norm_epsilon", 1e-6);
+}
+
+/* A config.json for weights that came without: what was inferred and assumed, which nw_config_infer keeps to these few
+ * possibilities. A scaled output is the mark of a tied head (model_type t5), whether or not the file holds a copy. */
+static nw_code write_inferred_config(unpacking *u, nw_error *err)
+{
+    const nw_config *c = &u->model->config;
+    cJSON           *json = cJSON_CreateObject();
+    const char      *kind = c->decoder_blocks > 0 ? "ForConditionalGeneration" : "EncoderModel";
+    char             architecture[64];
+    snprintf(architecture, sizeof architecture, "%s%s", c->bias_per_block ? "UMT5" : "T5", kind);
+    cJSON_AddItemToArray(cJSON_AddArrayToObject(json, "architectures"), cJSON_CreateString(architecture));
+    cJSON_AddStringToObject(json, "model_type", c->model_type);
+    add_inferred_sizes(json, c);
+    cJSON_AddStringToObject(json, "feed_forward_proj",
+                            !c->gated                      ? "relu"
+                            : c->activation == NW_ACT_SILU ? "gated-silu"
+                                                           : "gated-gelu");
+    cJSON_AddBoolToObject(json, "is_encoder_decoder", c->decoder_blocks > 0);
+    cJSON_AddBoolToObject(json, "tie_word_embeddings", c->head_tied || c->scale_output);
+    if (c->byte_tokens)
+        cJSON_AddStringToObject(json, "tokenizer_class", "ByT5Tokenizer");
+    char *printed = cJSON_Print(json);
+    cJSON_Delete(json);
+    if (printed == NULL)
+        return nw_memory_fail(&u->model->memory, err, CONFIG_BYTES_MAX, "config.json");
+    nw_code rc = nw_writer_file(u->writer, "config.json", printed, strlen(printed), err);
+    cJSON_free(printed);
+    return rc;
+}
+
 static nw_code write_config(unpacking *u, const char *path, nw_error *err)
 {
     struct stat st;
     nw_memory  *mem = &u->model->memory;
+    if (path == NULL)
+        return write_inferred_config(u, err);
     if (u->options->type == NW_TYPE_KEEP || stat(path, &st) != 0 || (uint64_t)st.st_size > CONFIG_BYTES_MAX)
         return copy_file(u, path, "", "config.json", err);
     char   *text = NULL;
@@ -298,10 +355,8 @@ static nw_code write_small_files(unpacking *u, nw_error *err)
     const nw_model *m = u->model;
     const char     *dir = nw_checkpoint_dir(m->checkpoint);
     const char     *tokenizer = m->tokenizer != NULL ? m->tokenizer : dir;
-    char            config[4096];
     struct stat     st;
-    snprintf(config, sizeof config, "%s/config.json", dir); /* its length was checked when the model was opened */
-    nw_code rc = write_config(u, config, err);
+    nw_code         rc = write_config(u, m->config_path, err);
     if (rc == NW_OK)
         rc = copy_file(u, dir, "generation_config.json", "generation_config.json", err);
     if (rc == NW_OK && stat(tokenizer, &st) == 0 && !S_ISDIR(st.st_mode))
@@ -373,7 +428,7 @@ static void close_parts(unpacking *u)
         nw_memory_unmap(mem, NW_TAG_IO, u->converted, CONVERTED_BYTES);
     nw_stream_close(u->stream);
     nw_io_close(u->io);
-    nw_memory_free(mem, NW_TAG_INDEX, u->entries, u->count, sizeof *u->entries);
+    nw_memory_free(mem, NW_TAG_INDEX, u->entries, u->room, sizeof *u->entries);
 }
 
 nw_code nw_model_unpack(nw_model *m, const nw_unpack_options *options, nw_unpack_result *ret, nw_error *err)

@@ -151,8 +151,9 @@ typedef struct {
     uint64_t rounded;     /* of these, how many have lost bits */
 } nw_unpack_result;
 
-/* Writes a model as Hugging Face safetensors, with its configuration and tokenizer files: every tensor of the
- * checkpoint (under the model's prefix), used or not, byte for byte unless converted. Atomic: the directory is there
+/* Writes a model as Hugging Face safetensors, with its configuration (or what was inferred) and tokenizer files: every
+ * tensor of the checkpoint, used or not, byte for byte unless converted; of a file whose T5 has a prefix before its
+ * names, the tensors with that prefix, without it. Atomic: the directory is there
  * when all of it is on the disk.
  * Errors  NW_E_IO (also: exists, no room), NW_E_FORMAT, NW_E_BUDGET with bytes_needed, NW_E_MEMORY, NW_E_CANCELLED;
  *         NW_E_ARG: a weight is too large for f16. */

@@ -95,6 +95,31 @@ prefixed() { # PREFIX [CONFIG]
     err_has "begin with $1\$"
 }
 prefixed text_encoders.t5xxl.transformer.
+
+# ---- unpacked: a T5's own names, and the config.json that it lacked ----
+bare 's#"\(encoder\|decoder\|shared\)\.#"t5.\1.#g;s#^{#{"vae.x":{"dtype":"BF16","shape":[4],"data_offsets":[5117952,5117960]},#;s#"lm_head#"t5.lm_head#' 8
+run unpack "$file" "$work/unpacked" -q
+expect_status 0
+"$tools/make_hostile" header "$work/unpacked/model.safetensors" >"$work/header"
+grep -q '"lm_head.weight"' "$work/header" || fail 'lm_head.weight is not there'
+! grep -q '"t5\.\|"vae\.' "$work/header" || fail 'a prefix is left, or another network'
+answers -m "$work/unpacked"
+err_empty
+run info "$work/unpacked" --json
+sed '/"path"\|"config"\|"family"/d;/"tokenizer"/,$d' "$work/out" >"$work/first"
+run info "$model" --json
+sed '/"path"\|"config"\|"family"/d;/"tokenizer"/,$d' "$work/out" | diff - "$work/first" || fail 'other facts than the model that it was'
+for case in t5-v1.0-tied umt5 byt5 encoder-only mt5; do
+    rm -rf "$work/bare" "$work/unpacked" && mkdir "$work/bare" && cp "$goldens/$case/model.safetensors" "$file"
+    run unpack "$file" "$work/unpacked" -q
+    expect_status 0
+    run info "$work/unpacked"
+    err_empty
+    sed 's/^model .*//;s/^family.*//;s/^  *[0-9.]*[KM]  .*//;s/(no spiece.model.*//' "$work/out" >"$work/first"
+    run info "$goldens/$case"
+    sed 's/^model .*//;s/^family.*//;s/^  *[0-9.]*[KM]  .*//;s/(no spiece.model.*//' "$work/out" | diff - "$work/first" ||
+        fail "$case: other facts than the model that it was"
+done
 prefixed transformer.
 prefixed model.
 prefixed text_encoder_2.
