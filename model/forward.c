@@ -19,7 +19,8 @@ static void strip_bounds(const nw_forward *f, size_t *ret_rows, size_t *ret_floa
 {
     for (uint32_t i = 0; i < f->tensors->count; i++) {
         const nw_tensor_need *n = &f->tensors->list[i];
-        if (n->vector || (n->role == NW_ROLE_EMBED && f->tensors->head != i))
+        bool                  decoding = n->stack == NW_STACK_DECODER || i == f->tensors->head;
+        if (n->vector || (n->role == NW_ROLE_EMBED && f->tensors->head != i) || (decoding && f->maxima.lanes == 0))
             continue;
         nw_cut cut = nw_cut_make(n->rows, n->cols);
         size_t rows = (size_t)nw_min_u64(cut.strip_rows, n->rows);
@@ -33,8 +34,7 @@ void nw_forward_layout(nw_forward *f, nw_arena *a)
     const nw_config *c = f->config;
     const nw_maxima *m = &f->maxima;
     size_t           inner = nw_config_inner(c);
-    bool             decodes = c->decoder_blocks > 0;
-    size_t           lanes = decodes ? m->lanes : 0;
+    size_t           lanes = c->decoder_blocks > 0 ? m->lanes : 0;
     size_t           longest = nw_max_size(m->input_tokens, m->output_tokens);
     size_t           rows = 0, floats = 0;
     strip_bounds(f, &rows, &floats);
@@ -44,7 +44,7 @@ void nw_forward_layout(nw_forward *f, nw_arena *a)
     f->decode.q = nw_carve(a, lanes * inner, sizeof(float), 64);
     f->decode.a = nw_carve(a, lanes * inner, sizeof(float), 64);
     f->decode.ff = nw_carve(a, lanes * c->d_ff, sizeof(float), 64);
-    f->decode.scores = nw_carve(a, decodes ? m->threads * longest : 0, sizeof(float), 64);
+    f->decode.scores = nw_carve(a, lanes > 0 ? m->threads * longest : 0, sizeof(float), 64);
 
     /* Shared by both kinds of pass. BLAS alone needs weights as f32 in memory. */
     f->out_floats = rows * nw_max_size(lanes, m->input_tokens);
@@ -100,11 +100,12 @@ typedef struct {
     nw_forward      *f;
     const float     *x; /* [columns, k] */
     size_t           columns, k;
+    size_t           split; /* columns from here on are multiplied apart, as if the others were alone; 0: none are */
     float           *y; /* [columns, ldy]; unused when kv is set */
     size_t           ldy;
     const kv_target *kv;
     join             join;
-    bool             blas;
+    bool             blas; /* for groups of more than NW_OWN_TOKENS_MAX columns */
     nw_tile          tile;
 } product;
 
@@ -126,13 +127,14 @@ static float *output_row(const product *p, size_t column)
     return kv_row(p->f->config, kv, p->kv->block, p->kv->values, position);
 }
 
-static void join_strip(const product *p, float *out, size_t rows, size_t first)
+/* Joins the products of columns [from, from + columns) with rows [first, first + rows) of the tensor. */
+static void join_strip(const product *p, float *out, size_t from, size_t columns, size_t rows, size_t first)
 {
     const nw_kernels *k = p->f->kernels;
     if (p->join == JOIN_ACTIVATE)
-        k->activate(out, p->columns * rows, p->f->config->activation);
-    for (size_t c = 0; c < p->columns; c++) {
-        float       *y = output_row(p, c) + first;
+        k->activate(out, columns * rows, p->f->config->activation);
+    for (size_t c = 0; c < columns; c++) {
+        float       *y = output_row(p, from + c) + first;
         const float *o = out + c * rows;
         switch (p->join) {
         case JOIN_STORE:
@@ -154,6 +156,26 @@ static const float *strip_f32(const product *p, const void *w, size_t count, siz
     return strip;
 }
 
+/* One group of columns times a strip of `rows` rows at w. */
+static void product_columns(const product *p, const char *w, size_t from, size_t columns, size_t rows, float *out,
+                            size_t worker)
+{
+    const nw_tile *t = &p->tile;
+    const float   *x = p->x + from * p->k;
+    NW_CHECK(rows * columns <= p->f->out_floats);
+    if (p->blas && columns > NW_OWN_TOKENS_MAX) {
+        /* M is the group's own length, N the strip: both follow from shapes alone (promise 2). */
+        const float *weights = strip_f32(p, w, rows * p->k, worker);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)columns, (int)rows, (int)p->k, 1.0f, x, (int)p->k,
+                    weights, (int)p->k, 0.0f, out, (int)rows);
+        return;
+    }
+    for (size_t c = 0; c < columns; c += NW_COLS_MAX) {
+        p->f->kernels->matmul[t->dtype](out + c * rows, rows, x + c * p->k, p->k,
+                                        nw_min_size(NW_COLS_MAX, columns - c), w, p->k, rows, p->k);
+    }
+}
+
 static void product_strip(void *ctx, size_t i, size_t worker)
 {
     const product *p = ctx;
@@ -162,20 +184,11 @@ static void product_strip(void *ctx, size_t i, size_t worker)
     size_t         rows = nw_min_size((size_t)t->strip_rows, (size_t)t->rows - first);
     const char    *w = (const char *)t->data + first * p->k * nw_dtype_bytes(t->dtype);
     float         *out = p->f->out + worker * p->f->out_floats;
-    NW_CHECK(rows * p->columns <= p->f->out_floats);
-
-    if (p->blas) {
-        /* M is the sequence's own length, N the strip: both follow from shapes alone (promise 2). */
-        const float *weights = strip_f32(p, w, rows * p->k, worker);
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)p->columns, (int)rows, (int)p->k, 1.0f, p->x,
-                    (int)p->k, weights, (int)p->k, 0.0f, out, (int)rows);
-    } else {
-        for (size_t c = 0; c < p->columns; c += NW_COLS_MAX) {
-            p->f->kernels->matmul[t->dtype](out + c * rows, rows, p->x + c * p->k, p->k,
-                                            nw_min_size(NW_COLS_MAX, p->columns - c), w, p->k, rows, p->k);
-        }
+    size_t         ends[2] = {p->split != 0 ? p->split : p->columns, p->columns};
+    for (size_t from = 0, g = 0; g < 2 && from < p->columns; from = ends[g++]) {
+        product_columns(p, w, from, ends[g] - from, rows, out, worker);
+        join_strip(p, out, from, ends[g] - from, rows, (size_t)t->first + first);
     }
-    join_strip(p, out, rows, (size_t)t->first + first);
 }
 
 /* One tile: acquired, multiplied on all workers, given back. */
@@ -208,7 +221,7 @@ static nw_code multiply(product *p, uint32_t tensor, nw_error *err)
 
 /* ff = act(wi h), and for a gated model ff *= wi_1 h, tile by tile in turn; then x += wo ff. */
 static nw_code feed_forward(nw_forward *f, nw_stack stack, uint32_t block, const float *h, float *ff, float *x,
-                            size_t columns, bool blas, nw_error *err)
+                            size_t columns, size_t split, nw_error *err)
 {
     const nw_config *c = f->config;
     uint32_t         wi = nw_tensors_at(f->tensors, stack, block, NW_ROLE_WI);
@@ -217,7 +230,8 @@ static nw_code feed_forward(nw_forward *f, nw_stack stack, uint32_t block, const
     product          out = product_make(f, ff, columns, c->d_ff, x, c->d_model, JOIN_ADD);
     uint64_t         tiles = nw_cut_make(c->d_ff, c->d_model).tile_count;
     nw_code          rc = NW_OK;
-    in.blas = gate.blas = out.blas = blas;
+    in.blas = gate.blas = out.blas = stack == NW_STACK_ENCODER;
+    in.split = gate.split = out.split = split;
     for (uint64_t t = 0; t < tiles && rc == NW_OK; t++) {
         rc = product_tile(&in, wi, t, err);
         if (rc == NW_OK && c->gated)
@@ -264,7 +278,7 @@ static uint32_t bucket_of(const uint32_t *bucket, size_t distances, size_t dista
 typedef struct {
     nw_forward  *f;
     const float *bias; /* [buckets, heads] */
-    size_t       tokens;
+    size_t       queries, keys;
 } encode_attention_job;
 
 static void encode_attention_bias(const encode_attention_job *j, float *scores, size_t query, size_t head)
@@ -272,7 +286,7 @@ static void encode_attention_bias(const encode_attention_job *j, float *scores, 
     const nw_forward *f = j->f;
     size_t            heads = f->config->head_count;
     uint32_t          after = f->config->bucket_count / 2; /* keys after the query use the upper half of the table */
-    for (size_t key = 0; key < j->tokens; key++) {
+    for (size_t key = 0; key < j->keys; key++) {
         size_t   distance = key > query ? key - query : query - key;
         uint32_t b = bucket_of(f->bucket_encoder, f->bucket_distances, distance) + (key > query ? after : 0);
         scores[key] += j->bias[b * heads + head];
@@ -283,10 +297,10 @@ static void encode_attention_piece(void *ctx, size_t i, size_t worker)
 {
     const encode_attention_job *j = ctx;
     nw_forward                 *f = j->f;
-    size_t                      inner = nw_config_inner(f->config), d = f->config->d_kv, t = j->tokens;
+    size_t                      inner = nw_config_inner(f->config), d = f->config->d_kv, t = j->keys;
     size_t                      head = i % f->config->head_count;
     size_t                      first = i / f->config->head_count * NW_COLS_MAX;
-    size_t                      queries = nw_min_size(NW_COLS_MAX, t - first);
+    size_t                      queries = nw_min_size(NW_COLS_MAX, j->queries - first);
     float                      *scores = f->encode.scores + worker * NW_COLS_MAX * f->maxima.input_tokens;
     float                      *a = f->encode.a + first * inner + head * d;
 
@@ -353,12 +367,12 @@ static const float *bias_table(nw_forward *f, nw_stack stack, uint32_t block)
 
 /* ---- passes ---- */
 
-static nw_code encode_block(nw_forward *f, uint32_t block, size_t t, nw_error *err)
+static nw_code encode_block(nw_forward *f, uint32_t block, const nw_encode_input *in, nw_error *err)
 {
     const nw_config  *c = f->config;
     const nw_tensors *ts = f->tensors;
-    size_t            inner = nw_config_inner(c), d = c->d_model;
-    bool              blas = t > NW_OWN_TOKENS_MAX;
+    size_t            inner = nw_config_inner(c), d = c->d_model, t = in->count + in->pads;
+    size_t            split = in->mask ? in->count : 0; /* masked pads must not change how the tokens are multiplied */
     struct {
         nw_role role;
         float  *y;
@@ -367,35 +381,45 @@ static nw_code encode_block(nw_forward *f, uint32_t block, size_t t, nw_error *e
     norm(f, f->encode.h, f->encode.x, nw_tensors_at(ts, NW_STACK_ENCODER, block, NW_ROLE_NORM_SELF), t);
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
         product p = product_make(f, f->encode.h, t, d, inputs[i].y, inner, JOIN_STORE);
-        p.blas = blas;
+        p.blas = true;
+        p.split = split;
         nw_code rc = multiply(&p, nw_tensors_at(ts, NW_STACK_ENCODER, block, inputs[i].role), err);
         if (rc != NW_OK)
             return rc;
     }
 
-    encode_attention_job j = {.f = f, .bias = bias_table(f, NW_STACK_ENCODER, block), .tokens = t};
+    encode_attention_job j = {.f = f,
+                              .bias = bias_table(f, NW_STACK_ENCODER, block),
+                              .queries = t,
+                              .keys = in->mask ? in->count : t};
     size_t               query_blocks = (t + NW_COLS_MAX - 1) / NW_COLS_MAX;
     f->team.run(f->team.user, encode_attention_piece, &j, query_blocks * c->head_count);
 
     product o = product_make(f, f->encode.a, t, inner, f->encode.x, d, JOIN_ADD);
-    o.blas = blas;
+    o.blas = true;
+    o.split = split;
     nw_code rc = multiply(&o, nw_tensors_at(ts, NW_STACK_ENCODER, block, NW_ROLE_O), err);
     if (rc != NW_OK)
         return rc;
 
     norm(f, f->encode.h, f->encode.x, nw_tensors_at(ts, NW_STACK_ENCODER, block, NW_ROLE_NORM_FF), t);
-    return feed_forward(f, NW_STACK_ENCODER, block, f->encode.h, f->encode.ff, f->encode.x, t, blas, err);
+    return feed_forward(f, NW_STACK_ENCODER, block, f->encode.h, f->encode.ff, f->encode.x, t, split, err);
 }
 
-nw_code nw_forward_encode(nw_forward *f, const uint32_t *ids, size_t count, float **ret_states, nw_error *err)
+nw_code nw_forward_encode(nw_forward *f, const nw_encode_input *in, float **ret_states, nw_error *err)
 {
-    NW_CHECK(count >= 1 && count <= f->maxima.input_tokens);
-    nw_code rc = f->weights.embed(f->weights.user, ids, count, f->encode.x, err);
+    size_t d = f->config->d_model, rows = in->count + in->pads;
+    NW_CHECK(in->count >= 1 && in->pads <= f->maxima.input_tokens && rows <= f->maxima.input_tokens);
+    nw_code rc = f->weights.embed(f->weights.user, in->ids, in->count, f->encode.x, err);
+    if (rc == NW_OK && in->pads > 0)
+        rc = f->weights.embed(f->weights.user, &in->pad_id, 1, f->encode.x + in->count * d, err);
+    for (size_t i = in->count + 1; i < rows && rc == NW_OK; i++)
+        memcpy(f->encode.x + i * d, f->encode.x + in->count * d, d * sizeof *f->encode.x);
     for (uint32_t b = 0; b < f->config->encoder_blocks && rc == NW_OK; b++)
-        rc = encode_block(f, b, count, err);
+        rc = encode_block(f, b, in, err);
     if (rc != NW_OK)
         return rc;
-    norm(f, f->encode.h, f->encode.x, nw_tensors_at(f->tensors, NW_STACK_ENCODER, 0, NW_ROLE_NORM_FINAL), count);
+    norm(f, f->encode.h, f->encode.x, nw_tensors_at(f->tensors, NW_STACK_ENCODER, 0, NW_ROLE_NORM_FINAL), rows);
     *ret_states = f->encode.h;
     return NW_OK;
 }
@@ -409,7 +433,7 @@ nw_code nw_forward_cross(nw_forward *f, const float *states, size_t count, nw_kv
             kv_target target = {.kv = kv, .block = b, .values = roles[i] == NW_ROLE_CROSS_V};
             product   p = product_make(f, states, count, f->config->d_model, NULL, 0, JOIN_STORE);
             p.kv = &target;
-            p.blas = count > NW_OWN_TOKENS_MAX;
+            p.blas = true;
             nw_code rc = multiply(&p, nw_tensors_at(f->tensors, NW_STACK_DECODER, b, roles[i]), err);
             if (rc != NW_OK)
                 return rc;
@@ -467,7 +491,7 @@ static nw_code decode_block(nw_forward *f, uint32_t block, nw_lane *lanes, size_
         return rc;
 
     norm(f, h, x, nw_tensors_at(ts, NW_STACK_DECODER, block, NW_ROLE_NORM_FF), n);
-    return feed_forward(f, NW_STACK_DECODER, block, h, f->decode.ff, x, n, false, err);
+    return feed_forward(f, NW_STACK_DECODER, block, h, f->decode.ff, x, n, 0, err);
 }
 
 nw_code nw_forward_decode(nw_forward *f, nw_lane *lanes, size_t lane_count, float *logits, nw_error *err)

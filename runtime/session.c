@@ -188,9 +188,10 @@ static nw_code admit(nw_session *s, request *r, nw_error *err)
         lane++;
     NW_CHECK(lane < s->blueprint.shape.maxima.lanes);
     r->start_seconds = nw_system_seconds();
-    float *states = NULL;
+    float          *states = NULL;
+    nw_encode_input in = {.ids = r->input, .count = r->ask.input_count};
     begin_pass(s, NW_PASS_ENCODE, NW_PASS_CROSS);
-    nw_code rc = nw_forward_encode(&s->parts.forward, r->input, r->ask.input_count, &states, err);
+    nw_code rc = nw_forward_encode(&s->parts.forward, &in, &states, err);
     if (rc != NW_OK)
         return rc;
     /* This request still counts as waiting. */
@@ -384,22 +385,40 @@ nw_code nw_session_generate(nw_session *s, const nw_request *q, nw_result *resul
     return rc;
 }
 
-nw_code nw_session_encode(nw_session *s, const uint32_t *ids, size_t count, float *states, nw_error *err)
+/* What is computed for a request, the rest being zeros. */
+static nw_code plan_encode(const nw_session *s, const nw_encode_request *q, nw_encode_input *ret, nw_error *err)
 {
-    if (count == 0 || count > s->blueprint.shape.maxima.input_tokens) {
-        return nw_fail(err, NW_E_ARG, 0, "the input has %zu tokens; this session takes 1 to %zu", count,
-                       s->blueprint.shape.maxima.input_tokens);
+    size_t most = s->blueprint.shape.maxima.input_tokens;
+    *ret = (nw_encode_input){.ids = q->ids, .count = q->count, .pad_id = s->model->config.pad_id};
+    if (q->pad_to != 0 && q->pad_to < q->count)
+        return nw_fail(err, NW_E_ARG, 0, "%zu tokens cannot be padded to %zu", q->count, q->pad_to);
+    ret->mask = !q->attend_pads;
+    if (q->pad_to != 0 && !(ret->mask && q->zero_pads))
+        ret->pads = q->pad_to - q->count;
+    if (q->count == 0 || q->count > most || ret->pads > most - q->count) {
+        return nw_fail(err, NW_E_ARG, 0, "the input has %zu tokens; this session takes 1 to %zu", q->count + ret->pads,
+                       most);
     }
-    nw_code rc = check_ids(s, ids, count, err);
+    return check_ids(s, q->ids, q->count, err);
+}
+
+nw_code nw_session_encode(nw_session *s, const nw_encode_request *q, float *states, nw_error *err)
+{
+    nw_encode_input in;
+    float          *made = NULL;
+    size_t          d = s->model->config.d_model;
+    double          start = nw_system_seconds();
+    nw_code         rc = plan_encode(s, q, &in, err);
     if (rc != NW_OK)
         return rc;
-    float *made = NULL;
-    double start = nw_system_seconds();
-    begin_pass(s, NW_PASS_ENCODE, NW_PASS_COUNT);
-    rc = nw_forward_encode(&s->parts.forward, ids, count, &made, err);
+    begin_pass(s, NW_PASS_ENCODE, q->more ? NW_PASS_ENCODE : NW_PASS_COUNT);
+    rc = nw_forward_encode(&s->parts.forward, &in, &made, err);
     if (rc != NW_OK)
         return fail_pass(s, rc);
-    memcpy(states, made, count * s->model->config.d_model * sizeof *states);
+    size_t rows = q->pad_to != 0 ? q->pad_to : q->count;
+    size_t kept = q->zero_pads ? q->count : rows;
+    memcpy(states, made, kept * d * sizeof *states);
+    memset(states + kept * d, 0, (rows - kept) * d * sizeof *states);
     s->stats.prompts++;
     s->stats.seconds_encode = nw_system_seconds() - start;
     s->pass_name = "idle";

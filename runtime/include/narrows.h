@@ -356,8 +356,26 @@ typedef struct {
 NW_API NW_MUST_USE nw_code nw_session_generate(nw_session *session, const nw_request *request, nw_result *result,
                                                nw_error *err);
 
-/* Encoder states of one input: states [count, d_model] f32, after the final norm. Errors as step and submit. */
-NW_API NW_MUST_USE nw_code nw_session_encode(nw_session *session, const uint32_t *ids, size_t count, float *states,
+/* One input to encode, perhaps padded. What a caller of the reference implementation does is
+ *   its own length, no padding          {ids, count}
+ *   padded, attention_mask given        {ids, count, .pad_to = n}
+ *   padded, attention_mask not given    {ids, count, .pad_to = n, .attend_pads = true}    Flux, Stable Diffusion 3
+ *   masked, then cut and zero-padded    {ids, count, .pad_to = n, .zero_pads = true}      Wan
+ */
+typedef struct {
+    const uint32_t *ids;         /* end token included by the caller */
+    size_t          count;       /* at least 1 */
+    size_t          pad_to;      /* pad_id is put behind the sequence up to so many tokens, at least count; 0: none */
+    bool            attend_pads; /* pads are tokens like any other; else they are masked: nothing attends to them */
+    bool            zero_pads;   /* states of pads are zero; masked ones are then not even computed */
+    bool            more;        /* another encode will follow: its first tiles are read ahead, in vain if none does */
+} nw_encode_request;
+
+/* Encoder states of one input, after the final norm: states [pad_to, d_model] f32, or [count, d_model] without padding.
+ * Masked pads change no bit of the states of the tokens. The session's max_input_tokens bounds what is computed: count,
+ * or pad_to, unless the pads are masked and zero.
+ * Errors  as nw_session_step; NW_E_ARG: ids out of range, none or too many, pad_to less than count. */
+NW_API NW_MUST_USE nw_code nw_session_encode(nw_session *session, const nw_encode_request *request, float *states,
                                              nw_error *err);
 
 typedef struct {

@@ -210,7 +210,7 @@ static void test_case(const char *name)
         const uint32_t *input = ids + i * dims[1];
         size_t          count = (size_t)lens[i], hidden_dims[2];
         float          *want = golden_tensor_of(&g, "encoder_hidden", i, hidden_dims);
-        nw_code         rc = nw_session_encode(session, input, count, states, &err);
+        nw_code rc = nw_session_encode(session, &(nw_encode_request){.ids = input, .count = count}, states, &err);
         check(rc == NW_OK && hidden_dims[0] == count, name, "encode", i);
         check_floats(name, "encoder states of input", i, states, want, count * info.d_model);
         free(want);

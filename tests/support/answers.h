@@ -103,7 +103,8 @@ static inline nw_code answer_encode(nw_session *session, const subject *s, size_
 {
     size_t  bytes = s->counts[prompt] * d_model * sizeof(float);
     float  *states = malloc(bytes);
-    nw_code rc = nw_session_encode(session, s->ids[prompt], s->counts[prompt], states, err);
+    nw_code rc = nw_session_encode(
+        session, &(nw_encode_request){.ids = s->ids[prompt], .count = s->counts[prompt]}, states, err);
     if (rc == NW_OK)
         *hash = answers_mix(*hash, states, bytes);
     free(states);

@@ -70,7 +70,7 @@ typedef struct {
 typedef struct {
     size_t input_tokens;  /* of one prompt */
     size_t output_tokens; /* positions of the decoder's K and V */
-    size_t lanes;         /* columns of a decode pass */
+    size_t lanes;         /* columns of a decode pass; 0: nothing is decoded, and no buffer of decoding is carved */
     size_t threads;
 } nw_maxima;
 
@@ -114,11 +114,20 @@ void nw_forward_encode_layout(nw_forward *f, nw_arena *a);
  * the whole process, because the workers are the threads. */
 void nw_forward_prepare(nw_forward *f);
 
-/* Encoder states of one prompt, after the final norm: *ret_states [count, d_model], inside the encode buffers.
- * ids must be < vocab_size, 1 <= count <= maxima.input_tokens. Walks NW_PASS_ENCODE once.
+/* What an encoder pass is given: `count` tokens, and `pads` times the pad token behind them. */
+typedef struct {
+    const uint32_t *ids;   /* [count], each < vocab_size */
+    size_t          count; /* at least 1 */
+    size_t          pads;  /* count + pads <= maxima.input_tokens */
+    uint32_t        pad_id;
+    bool            mask; /* pads are not keys: they see the tokens, and nothing sees them */
+} nw_encode_input;
+
+/* Encoder states of one input, after the final norm: *ret_states [count + pads, d_model], inside the encode buffers.
+ * Walks NW_PASS_ENCODE once. With `mask` the tokens' states have the same bits as without pads. Without, all have those
+ * of an input that has the pads among its ids.
  * Errors  what weights.acquire gave; the buffers then hold nothing of use. */
-NW_MUST_USE nw_code nw_forward_encode(nw_forward *f, const uint32_t *ids, size_t count, float **ret_states,
-                                      nw_error *err);
+NW_MUST_USE nw_code nw_forward_encode(nw_forward *f, const nw_encode_input *in, float **ret_states, nw_error *err);
 
 /* Cross-attention K and V of every decoder block from states [count, d_model]. kv's pages must have room for count
  * positions; its length becomes count. Walks NW_PASS_CROSS once. */
