@@ -7,32 +7,39 @@ static size_t measure(size_t *last, const nw_arena *a)
     return bytes;
 }
 
-size_t nw_embed_tiles(const nw_model *m)
+size_t nw_embed_tiles(const nw_model *m, nw_pass pinned)
 {
-    bool decodes = m->config.decoder_blocks > 0;
-    return decodes && m->tensors.embed != m->tensors.head ? (size_t)m->places[m->tensors.embed].cut.tile_count : 0;
+    bool own = m->tensors.embed != m->tensors.head;
+    return own && pinned == NW_PASS_DECODE ? (size_t)m->places[m->tensors.embed].cut.tile_count : 0;
 }
 
-static size_t vector_floats(const nw_model *m)
+bool nw_vector_needed(const nw_model *m, nw_pass pinned, uint32_t tensor)
+{
+    const nw_tensor_need *n = &m->tensors.list[tensor];
+    return n->vector && (pinned == NW_PASS_DECODE || n->stack != NW_STACK_DECODER);
+}
+
+static size_t vector_floats(const nw_model *m, nw_pass pinned)
 {
     size_t floats = 0;
     for (uint32_t i = 0; i < m->tensors.count; i++) {
-        if (m->tensors.list[i].vector)
+        if (nw_vector_needed(m, pinned, i))
             floats += (size_t)nw_round_up(m->tensors.list[i].rows * m->tensors.list[i].cols, 16);
     }
     return floats;
 }
 
-static void place_vectors(nw_parts *p, nw_arena *a, const nw_model *m)
+static void place_vectors(nw_parts *p, nw_arena *a, const nw_model *m, nw_pass pinned)
 {
     p->vectors = nw_carve(a, m->tensors.count, sizeof *p->vectors, 64);
-    float *next = nw_carve(a, vector_floats(m), sizeof(float), 64);
+    float *next = nw_carve(a, vector_floats(m, pinned), sizeof(float), 64);
     if (next == NULL)
         return;
     for (uint32_t i = 0; i < m->tensors.count; i++) {
         const nw_tensor_need *n = &m->tensors.list[i];
-        p->vectors[i] = n->vector ? next : NULL;
-        if (n->vector)
+        bool                  needed = nw_vector_needed(m, pinned, i);
+        p->vectors[i] = needed ? next : NULL;
+        if (needed)
             next += nw_round_up(n->rows * n->cols, 16);
     }
 }
@@ -78,24 +85,24 @@ void nw_parts_layout(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape
     size_t           last = a->used;
     size_t           row = (size_t)m->places[m->tensors.embed].row_bytes;
 
-    p->pins = nw_carve(a, m->step_count[NW_PASS_DECODE], sizeof *p->pins, 64);
-    p->embed_pins = nw_carve(a, nw_embed_tiles(m), sizeof *p->embed_pins, 64);
+    p->pins = nw_carve(a, m->step_count[s->pinned], sizeof *p->pins, 64);
+    p->embed_pins = nw_carve(a, nw_embed_tiles(m, s->pinned), sizeof *p->embed_pins, 64);
     p->lanes = nw_carve(a, x->lanes, sizeof *p->lanes, 64);
     p->request_ids =
-        nw_carve(a, (x->lanes + NW_WAITING_MAX) * (x->input_tokens + x->output_tokens), sizeof *p->request_ids, 64);
+        nw_carve(a, nw_requests_max(s) * (x->input_tokens + x->output_tokens), sizeof *p->request_ids, 64);
     p->row_ids = nw_carve(a, NW_ROW_CACHE, sizeof *p->row_ids, 64);
     p->row_cache = nw_carve(a, NW_ROW_CACHE, row, 64);
     p->row_buffers = nw_carve(a, NW_ROW_BATCH, s->row_bytes, s->align);
     p->index_bytes = measure(&last, a);
 
-    place_vectors(p, a, m);
+    place_vectors(p, a, m, s->pinned);
     p->vector_bytes = measure(&last, a);
 
     p->forward.config = c;
     p->forward.tensors = &m->tensors;
     p->forward.maxima = *x;
     nw_forward_layout(&p->forward, a);
-    p->logits = c->decoder_blocks > 0 ? nw_carve(a, x->lanes * c->vocab_size, sizeof(float), 64) : NULL;
+    p->logits = nw_carve(a, x->lanes * c->vocab_size, sizeof(float), 64);
     p->activation_bytes = measure(&last, a);
 
     place_kv(c, a, &p->self, &p->self_table, &p->self_pool, x->lanes, s->self_positions, s->self_pages);

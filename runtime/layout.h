@@ -2,6 +2,8 @@
  * for the plan, once over the mapping.
  *
  *   [ index | buffers | K and V | rows | window slots | region: pins, its tail overlaid by the encoder's scratch ]
+ *
+ * A session that only encodes has no K and V and no buffers of decoding, and its scratch lies behind its pins.
  */
 #ifndef NW_RUNTIME_LAYOUT_H
 #define NW_RUNTIME_LAYOUT_H
@@ -16,7 +18,8 @@ enum {
 
 /* What the layout depends on besides the model. */
 typedef struct {
-    nw_maxima maxima;
+    nw_maxima maxima; /* lanes is 0 if nothing is decoded */
+    nw_pass   pinned; /* the pass that repeats, whose tiles may stay: DECODE; ENCODE if nothing is decoded */
     uint32_t  self_positions, self_pages;   /* of a page; pages of a lane */
     uint32_t  cross_positions, cross_pages;
     uint32_t  slot_count;
@@ -54,12 +57,12 @@ typedef struct {
     nw_kv         *self, *cross;            /* [lanes] */
     float        **self_table, **cross_table; /* [lanes, pages] */
     float         *self_pool, *cross_pool;
-    uint32_t      *request_ids; /* [lanes + NW_WAITING_MAX, input + output]: inputs and forced tokens of requests */
+    uint32_t      *request_ids; /* [nw_requests_max, input + output]: inputs and forced tokens of requests */
     uint32_t      *row_ids;     /* [NW_ROW_CACHE] */
     unsigned char *row_cache;   /* [NW_ROW_CACHE, stored row] */
     unsigned char *row_buffers; /* [NW_ROW_BATCH, row_bytes] */
-    nw_pin        *pins;        /* [decode steps] */
-    nw_pin        *embed_pins;  /* [tiles of the embedding]; only when it is not the head */
+    nw_pin        *pins;        /* [steps of the pinned pass] */
+    nw_pin        *embed_pins;  /* [nw_embed_tiles] */
     nw_slot       *slots;
     unsigned char *slot_bytes;
     unsigned char *region;
@@ -69,6 +72,12 @@ typedef struct {
     size_t index_bytes, vector_bytes, activation_bytes, self_bytes, cross_bytes, window_bytes, encode_bytes;
 } nw_parts;
 
+/* Requests that a session holds, those in lanes and those that wait: none if nothing is decoded. */
+static inline size_t nw_requests_max(const nw_shape *s)
+{
+    return s->maxima.lanes > 0 ? s->maxima.lanes + NW_WAITING_MAX : 0;
+}
+
 /* Carves everything. p->forward's config, tensors and maxima are set from the model and the shape; the encoder's
  * scratch is carved within the region, at its end. */
 void nw_parts_layout(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape *s);
@@ -76,7 +85,11 @@ void nw_parts_layout(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape
 /* Bytes of an encoder pass's scratch. */
 size_t nw_parts_encode_bytes(const nw_model *m, const nw_maxima *maxima);
 
-/* Tiles of the embedding that may be pinned beside the schedule: none if the head is tied to it. */
-size_t nw_embed_tiles(const nw_model *m);
+/* True for the norms and bias tables that a session keeps resident as f32. */
+bool nw_vector_needed(const nw_model *m, nw_pass pinned, uint32_t tensor);
+
+/* Tiles of the embedding that may be pinned beside the schedule: none if the head is tied to it, and none if nothing is
+ * decoded, since a text takes a few of its rows where the table may be larger than the encoder. */
+size_t nw_embed_tiles(const nw_model *m, nw_pass pinned);
 
 #endif

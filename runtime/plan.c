@@ -57,27 +57,30 @@ static size_t read_align(const nw_model *m)
     return align;
 }
 
-/* Bytes of a place that tile i of the decode schedule (then of the embedding) can be read into. */
-static size_t place_bytes(const nw_model *m, size_t align, size_t i)
+/* Bytes of a place that tile i of the pinned pass's schedule (then of the embedding) can be read into. */
+static size_t place_bytes(const nw_model *m, const nw_shape *s, size_t i)
 {
-    size_t  steps = m->step_count[NW_PASS_DECODE];
+    size_t  steps = m->step_count[s->pinned];
     nw_step step =
-        i < steps ? m->steps[NW_PASS_DECODE][i] : (nw_step){.tensor = m->tensors.embed, .tile = (uint32_t)(i - steps)};
-    return (size_t)nw_round_up(nw_model_extent(m, step).bytes, align);
+        i < steps ? m->steps[s->pinned][i] : (nw_step){.tensor = m->tensors.embed, .tile = (uint32_t)(i - steps)};
+    return (size_t)nw_round_up(nw_model_extent(m, step).bytes, s->align);
 }
 
 /* Every tile that could stay, the embedding's behind the schedule's. */
-static uint64_t places_total(const nw_model *m, size_t align, size_t first, size_t count)
+static uint64_t places_total(const nw_model *m, const nw_shape *s, size_t first, size_t count)
 {
     uint64_t bytes = 0;
     for (size_t i = first; i < first + count; i++)
-        bytes += place_bytes(m, align, i);
+        bytes += place_bytes(m, s, i);
     return bytes;
 }
 
 static void split_pages(size_t positions, uint32_t *ret_positions, uint32_t *ret_pages)
 {
     size_t pages = (positions + NW_PAGE_POSITIONS - 1) / NW_PAGE_POSITIONS;
+    *ret_positions = *ret_pages = 0;
+    if (pages == 0)
+        return;
     *ret_pages = (uint32_t)pages;
     *ret_positions = (uint32_t)((positions + pages - 1) / pages); /* equal pages: no almost empty last one */
 }
@@ -94,11 +97,16 @@ static nw_code shape_make(const nw_model *m, const nw_session_options *o, nw_blu
         return nw_fail(err, NW_E_ARG, 0, "at most %d tokens in or out and %d lanes", TOKENS_MAX, LANES_MAX);
     if (b->threads > THREADS_MAX)
         return nw_fail(err, NW_E_ARG, 0, "at most %d threads", THREADS_MAX);
+    s->pinned = o->encode_only || m->config.decoder_blocks == 0 ? NW_PASS_ENCODE : NW_PASS_DECODE;
+    if (s->pinned == NW_PASS_ENCODE)
+        s->maxima.lanes = s->maxima.output_tokens = 0;
     split_pages(s->maxima.output_tokens, &s->self_positions, &s->self_pages);
     split_pages(s->maxima.input_tokens, &s->cross_positions, &s->cross_pages);
     s->align = read_align(m);
-    for (int pass = 0; pass < NW_PASS_COUNT; pass++)
-        widen_slot(m, (nw_pass)pass, &s->slot_bytes);
+    for (int pass = 0; pass < NW_PASS_COUNT; pass++) {
+        if (pass == NW_PASS_ENCODE || s->pinned == NW_PASS_DECODE)
+            widen_slot(m, (nw_pass)pass, &s->slot_bytes);
+    }
     s->slot_bytes = (size_t)nw_round_up(s->slot_bytes, s->align);
     s->row_bytes = (size_t)nw_round_up(row_read_bytes(m), s->align);
     s->region_bytes = nw_parts_encode_bytes(m, &s->maxima);
@@ -152,8 +160,8 @@ static uint64_t with_reserve(uint64_t needed)
  * small model would have a window where its pins should be. Follows from the model and the options alone. */
 static uint32_t usual_slots(const nw_model *m, const nw_session_options *o, const nw_shape *s)
 {
-    size_t   steps = m->step_count[NW_PASS_DECODE];
-    uint64_t pass = steps > 0 ? places_total(m, s->align, 0, steps) : UINT64_MAX;
+    size_t   steps = m->step_count[s->pinned];
+    uint64_t pass = places_total(m, s, 0, steps);
     uint64_t bytes = o->window_bytes != 0 ? o->window_bytes : nw_min_u64(WINDOW_USUAL, pass / 8);
     uint64_t slots = bytes / s->slot_bytes;
     if (o->window_bytes == 0)
@@ -189,9 +197,9 @@ static uint64_t reverse_bits(uint64_t x, unsigned bits)
  * prefix of which is spread evenly over the schedule. So what a smaller budget pins, a larger one pins too. */
 static void place_pins(const nw_model *m, nw_blueprint *b, uint64_t room)
 {
-    size_t   align = b->shape.align;
-    uint64_t used = 0;
-    unsigned bits = 0;
+    const nw_shape *s = &b->shape;
+    uint64_t        used = 0;
+    unsigned        bits = 0;
     while ((uint64_t)1 << bits < b->pin_count)
         bits++;
     for (size_t i = 0; i < b->pin_count; i++)
@@ -200,7 +208,7 @@ static void place_pins(const nw_model *m, nw_blueprint *b, uint64_t room)
         size_t i = (size_t)reverse_bits(k, bits);
         if (i >= b->pin_count)
             continue;
-        uint64_t bytes = place_bytes(m, align, i);
+        uint64_t bytes = place_bytes(m, s, i);
         if (used + bytes > room)
             break;
         b->pin_at[i] = used;
@@ -209,32 +217,35 @@ static void place_pins(const nw_model *m, nw_blueprint *b, uint64_t room)
         b->plan.pinned_bytes += bytes;
     }
     b->plan.embedding_resident = b->embed_count > 0 && b->plan.pinned_tiles == b->pin_count &&
-                                 used + places_total(m, align, b->pin_count, b->embed_count) <= room;
+                                 used + places_total(m, s, b->pin_count, b->embed_count) <= room;
     for (size_t i = 0; i < b->embed_count; i++) {
         b->embed_at[i] = b->plan.embedding_resident ? used : NW_NOT_PINNED;
         if (b->plan.embedding_resident) {
-            used += place_bytes(m, align, b->pin_count + i);
-            b->plan.pinned_bytes += place_bytes(m, align, b->pin_count + i);
+            used += place_bytes(m, s, b->pin_count + i);
+            b->plan.pinned_bytes += place_bytes(m, s, b->pin_count + i);
         }
     }
 }
 
-/* Gives what the budget leaves to the region, but no more than everything in it could use. While the window is not yet
- * the usual one, what is left is less than a slot and stays unused: pins that came and went with the slots would make
- * more budget read more. */
+/* Gives what the budget leaves to the region, but no more than everything in it could use. Pins of decoding may lie
+ * under the encoder's scratch too; the encoder's own lie before it. While the window is not yet the usual one, what is
+ * left is less than a slot and stays unused: pins that came and went with the slots would make more budget read more.
+ */
 static void size_region(const nw_model *m, const nw_session_options *o, uint64_t spare, nw_blueprint *b)
 {
-    size_t   align = b->shape.align;
-    uint64_t encode = b->shape.region_bytes;
-    uint64_t schedule = places_total(m, align, 0, b->pin_count);
-    uint64_t everything = schedule + places_total(m, align, b->pin_count, b->embed_count);
-    bool     window_grows = b->shape.slot_count < usual_slots(m, o, &b->shape);
-    uint64_t room = nw_round_down(encode + (window_grows ? 0 : spare), align);
+    nw_shape *s = &b->shape;
+    uint64_t  encode = s->region_bytes;
+    uint64_t  everything = places_total(m, s, 0, b->pin_count + b->embed_count);
+    bool      window_grows = s->slot_count < usual_slots(m, o, s), overlaid = s->pinned != NW_PASS_ENCODE;
+    uint64_t  room = nw_round_down((overlaid ? encode : 0) + (window_grows ? 0 : spare), s->align);
     if (o->pins_off)
         room = 0;
     else if (o->pins_bytes != 0)
         room = nw_min_u64(room, o->pins_bytes);
-    b->shape.region_bytes = (size_t)nw_max_u64(encode, nw_min_u64(room, everything + encode));
+    if (overlaid)
+        s->region_bytes = (size_t)nw_max_u64(encode, nw_min_u64(room, everything + encode));
+    else
+        s->region_bytes = (size_t)(encode + nw_min_u64(room, everything));
     place_pins(m, b, room);
 }
 
@@ -258,17 +269,19 @@ static void count_reads(const nw_model *m, const nw_session_options *o, nw_bluep
     p->read.open = m->open_bytes;
     p->read.tokenizer = tokenizer_bytes;
     for (uint32_t i = 0; i < m->tensors.count; i++) {
-        if (m->tensors.list[i].vector)
+        if (nw_vector_needed(m, b->shape.pinned, i))
             p->read.vectors += counted(m, (nw_step){.tensor = i});
     }
-    p->read.encode = pass_read(m, NW_PASS_ENCODE);
-    p->read.cross = pass_read(m, NW_PASS_CROSS);
+    if (b->shape.pinned == NW_PASS_DECODE) {
+        p->read.encode = pass_read(m, NW_PASS_ENCODE);
+        p->read.cross = pass_read(m, NW_PASS_CROSS);
+    }
     for (size_t i = 0; i < b->pin_count; i++) {
-        nw_step  step = m->steps[NW_PASS_DECODE][i];
+        nw_step  step = m->steps[b->shape.pinned][i];
         uint64_t bytes = counted(m, step);
         p->read.first_pass += bytes;
         if (b->pin_at[i] != NW_NOT_PINNED) {
-            if (b->pin_at[i] + place_bytes(m, b->shape.align, i) > overlay)
+            if (b->pin_at[i] + place_bytes(m, &b->shape, i) > overlay)
                 p->read.refill += bytes;
             continue;
         }
@@ -279,7 +292,7 @@ static void count_reads(const nw_model *m, const nw_session_options *o, nw_bluep
     for (size_t i = 0; i < b->embed_count && p->embedding_resident; i++) {
         uint64_t bytes = counted(m, (nw_step){.tensor = m->tensors.embed, .tile = (uint32_t)i});
         p->read.first_pass += bytes;
-        if (b->embed_at[i] + place_bytes(m, b->shape.align, b->pin_count + i) > overlay)
+        if (b->embed_at[i] + place_bytes(m, &b->shape, b->pin_count + i) > overlay)
             p->read.refill += bytes;
     }
     p->read.embedding_row = row_read_bytes(m);
@@ -294,6 +307,15 @@ static double pass_seconds(const nw_plan *p, uint64_t read, uint64_t weights, ui
     return slowest > products ? slowest : products;
 }
 
+/* The first pass and each later one, of `weights` bytes and `elements` weights times `columns` columns; `before`: what
+ * else comes before the first. */
+static void predict_passes(nw_plan *p, uint64_t weights, uint64_t elements, size_t columns, double before)
+{
+    double open = (double)(p->read.open + p->read.vectors + p->read.tokenizer) / p->disk_rate;
+    p->seconds_first_token = open + before + pass_seconds(p, p->read.first_pass, weights, elements, columns);
+    p->seconds_per_token = pass_seconds(p, p->read.next_pass, weights, elements, columns);
+}
+
 static void predict(const nw_model *m, const nw_session_options *o, nw_blueprint *b)
 {
     nw_plan      *p = &b->plan;
@@ -303,22 +325,23 @@ static void predict(const nw_model *m, const nw_session_options *o, nw_blueprint
     p->threads = b->threads;
     p->disk_rate = o->disk_rate > 0 ? o->disk_rate : DISK_RATE_ASSUMED;
     p->memory_rate = o->memory_rate > 0 ? o->memory_rate : MEMORY_RATE_ASSUMED_THREAD * b->threads;
-    uint64_t once = p->read.encode + p->read.cross;
-    double   encode = pass_seconds(p, once, info.encoder_bytes + info.cross_bytes,
-                                   (uint64_t)((double)(info.encoder_bytes + info.cross_bytes) / per_weight),
-                                   b->shape.maxima.input_tokens);
-    double   first = pass_seconds(p, p->read.first_pass, info.decode_bytes, 0, 1);
-    p->seconds_first_token =
-        (double)(p->read.open + p->read.vectors + p->read.tokenizer) / p->disk_rate + encode + first;
-    p->seconds_per_token = pass_seconds(p, p->read.next_pass, info.decode_bytes, 0, 1);
+    size_t   columns = b->shape.maxima.input_tokens;
+    uint64_t once = info.encoder_bytes + (b->shape.pinned == NW_PASS_DECODE ? info.cross_bytes : 0);
+    uint64_t elements = (uint64_t)((double)once / per_weight);
+    if (b->shape.pinned == NW_PASS_DECODE) {
+        double encode = pass_seconds(p, p->read.encode + p->read.cross, once, elements, columns);
+        predict_passes(p, info.decode_bytes, 0, 1, encode);
+    } else {
+        predict_passes(p, once, elements, columns, 0);
+    }
 }
 
 /* ---- together ---- */
 
 static nw_code arrays_open(nw_model *m, nw_blueprint *b, nw_error *err)
 {
-    b->pin_count = m->step_count[NW_PASS_DECODE];
-    b->embed_count = nw_embed_tiles(m);
+    b->pin_count = m->step_count[b->shape.pinned];
+    b->embed_count = nw_embed_tiles(m, b->shape.pinned);
     b->pin_at = nw_memory_alloc(&m->memory, NW_TAG_SESSION, b->pin_count, sizeof *b->pin_at);
     b->embed_at = nw_memory_alloc(&m->memory, NW_TAG_SESSION, b->embed_count, sizeof *b->embed_at);
     if (b->pin_at == NULL || b->embed_at == NULL)
@@ -335,24 +358,27 @@ void nw_blueprint_free(nw_model *m, nw_blueprint *b)
 
 static nw_code too_small(const nw_plan *p, uint64_t budget, const nw_maxima *maxima, nw_error *err)
 {
-    char    have[16], need[16];
-    nw_code rc = nw_fail(err, NW_E_BUDGET, 0, "budget %s is too small: needs %s for %zu tokens in, %zu out",
+    char have[16], need[16], out[32] = "";
+    if (maxima->lanes > 0)
+        snprintf(out, sizeof out, ", %zu out", maxima->output_tokens);
+    nw_code rc = nw_fail(err, NW_E_BUDGET, 0, "budget %s is too small: needs %s for %zu tokens in%s",
                          nw_bytes_format(budget, false, have), nw_bytes_format(p->smallest, true, need),
-                         maxima->input_tokens, maxima->output_tokens);
+                         maxima->input_tokens, out);
     if (err != NULL)
         err->bytes_needed = p->smallest;
     return rc;
 }
 
 /* The smallest budget, from the smallest window; the tokenizer, loaded and gone before the rest, may need more. And the
- * budget, with the usual window, whose pins hold the whole decode schedule. */
+ * budget, with the usual window, whose pins hold the whole schedule of the pinned pass. */
 static void bound_budget(const nw_model *m, const nw_session_options *o, const nw_tokenizer_cost *cost,
                          uint64_t tokenizer_bytes, uint64_t unforeseen, nw_blueprint *b)
 {
     nw_plan *p = &b->plan;
-    uint64_t schedule = places_total(m, b->shape.align, 0, b->pin_count);
+    uint64_t schedule = places_total(m, &b->shape, 0, b->pin_count) + b->shape.align;
     uint64_t usual = choose_window(m, o, cost, unforeseen, UINT64_MAX, b);
-    uint64_t region = nw_max_u64(schedule + b->shape.align, p->part.encode);
+    uint64_t encode = p->part.encode;
+    uint64_t region = b->shape.pinned == NW_PASS_ENCODE ? schedule + encode : nw_max_u64(schedule, encode);
     p->budget_all_resident = with_reserve(usual - p->part.encode + region);
     uint64_t least = choose_window(m, o, cost, unforeseen, 0, b);
     p->tokenizer_peak = cost->peak + cost->pieces + tokenizer_bytes;
@@ -387,7 +413,8 @@ nw_code nw_blueprint_make(nw_model *m, const nw_session_options *o, uint64_t unf
     uint64_t needed = choose_window(m, o, &cost, unforeseen, room, b);
     NW_CHECK(needed <= room);
     size_region(m, o, room - needed, b);
-    p->decode_tiles = b->pin_count;
+    p->encode_only = b->shape.pinned == NW_PASS_ENCODE;
+    p->pass_tiles = b->pin_count;
     claim(m, o, &cost, unforeseen, b);
     count_reads(m, o, b, tokenizer_bytes);
     predict(m, o, b);
@@ -438,10 +465,11 @@ nw_code nw_plan_blocks(nw_model *m, const nw_session_options *o, nw_plan_block *
     block_list   list = {.blocks = blocks, .cap = cap};
     nw_code      rc = nw_blueprint_make(m, o, 0, &b, err);
     for (int pass = 0; pass < NW_PASS_COUNT && rc == NW_OK; pass++) {
-        if (pass == NW_PASS_CROSS) /* read once a prompt, and part of the decoder's blocks: not a block of its own */
+        /* Cross-attention's are read once a prompt, and part of the decoder's blocks: not blocks of their own. */
+        if (pass == NW_PASS_CROSS || (pass == NW_PASS_DECODE && b.plan.encode_only))
             continue;
         for (size_t i = 0; i < m->step_count[pass]; i++)
-            block_list_add(&list, m, m->steps[pass][i], pass == NW_PASS_DECODE && b.pin_at[i] != NW_NOT_PINNED);
+            block_list_add(&list, m, m->steps[pass][i], pass == (int)b.shape.pinned && b.pin_at[i] != NW_NOT_PINNED);
     }
     block_list_flush(&list);
     *ret_count = list.count;

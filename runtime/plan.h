@@ -9,7 +9,7 @@ typedef struct {
     nw_shape      shape;
     unsigned      threads;
     nw_io_options io;
-    uint64_t     *pin_at;   /* [decode steps]: offset in the region, or NW_NOT_PINNED */
+    uint64_t     *pin_at;   /* [steps of shape.pinned]: offset in the region, or NW_NOT_PINNED */
     uint64_t     *embed_at; /* [nw_embed_tiles] likewise */
     size_t        pin_count, embed_count;
 } nw_blueprint;

@@ -102,6 +102,8 @@ static nw_code check_request(const nw_session *s, const nw_request *q, nw_error 
     const nw_maxima *max = &s->blueprint.shape.maxima;
     if (s->model->config.decoder_blocks == 0)
         return nw_fail(err, NW_E_ARG, 0, "%s: an encoder alone generates no text", s->model->path);
+    if (s->blueprint.plan.encode_only)
+        return nw_fail(err, NW_E_ARG, 0, "this session only encodes");
     if (q->input_count == 0)
         return nw_fail(err, NW_E_ARG, 0, "the prompt is empty");
     if (q->input_count > max->input_tokens) {
@@ -456,16 +458,14 @@ void nw_session_on_progress(nw_session *s, void (*fn)(void *user, const nw_stats
 nw_code nw_session_read_pass(nw_session *s, uint64_t *ret_bytes, double *ret_seconds, nw_error *err)
 {
     const nw_model *m = s->model;
-    if (m->config.decoder_blocks == 0)
-        return nw_fail(err, NW_E_ARG, 0, "%s: an encoder alone has no decode pass", m->path);
-    uint64_t before = s->window.bytes_read;
-    double   start = nw_system_seconds();
-    nw_code  rc = NW_OK;
-    begin_pass(s, NW_PASS_DECODE, NW_PASS_DECODE);
-    for (size_t i = 0; i < m->step_count[NW_PASS_DECODE] && rc == NW_OK; i++) {
+    nw_pass         pass = s->blueprint.shape.pinned;
+    uint64_t        before = s->window.bytes_read;
+    double          start = nw_system_seconds();
+    nw_code         rc = NW_OK;
+    begin_pass(s, pass, pass);
+    for (size_t i = 0; i < m->step_count[pass] && rc == NW_OK; i++) {
         nw_tile tile;
-        rc = nw_window_acquire(&s->window, m->steps[NW_PASS_DECODE][i].tensor, m->steps[NW_PASS_DECODE][i].tile, &tile,
-                               err);
+        rc = nw_window_acquire(&s->window, m->steps[pass][i].tensor, m->steps[pass][i].tile, &tile, err);
         if (rc == NW_OK)
             nw_window_release(&s->window);
     }

@@ -127,7 +127,7 @@ static nw_code map_arena(nw_session *s, nw_error *err)
 static nw_code open_requests(nw_session *s, nw_error *err)
 {
     size_t lanes = s->blueprint.shape.maxima.lanes;
-    size_t count = lanes + NW_WAITING_MAX;
+    size_t count = nw_requests_max(&s->blueprint.shape);
     NW_CHECK(count <= REQUESTS_MAX);
     s->requests = nw_memory_alloc(&s->memory, NW_TAG_SESSION, count, sizeof *s->requests);
     if (s->requests == NULL)
@@ -143,7 +143,7 @@ static nw_code read_vectors(nw_session *s, nw_error *err)
     const nw_model *m = s->model;
     nw_code         rc = NW_OK;
     for (uint32_t i = 0; i < m->tensors.count && rc == NW_OK; i++) {
-        if (!m->tensors.list[i].vector)
+        if (!nw_vector_needed(m, s->blueprint.shape.pinned, i))
             continue;
         const nw_tensor *t = m->places[i].tensor;
         void            *raw = nw_memory_alloc(&s->memory, NW_TAG_SESSION, (size_t)t->bytes, 1);

@@ -39,7 +39,7 @@ static nw_step embed_step(const nw_window *w, size_t tile)
 /* The pin of a visit; NULL: it is streamed. */
 static nw_pin *pin_of(const nw_window *w, nw_visit v)
 {
-    if (v.pass != NW_PASS_DECODE || w->parts->pins[v.step].at == NW_NOT_PINNED)
+    if (v.pass != w->shape.pinned || w->parts->pins[v.step].at == NW_NOT_PINNED)
         return NULL;
     return &w->parts->pins[v.step];
 }
@@ -116,7 +116,7 @@ static void reap(nw_window *w, bool wait)
             switch (tag_kind_of(done[i].tag)) {
             case TAG_SLOT: slot_done(w, &w->parts->slots[index], done[i].os_errno); break;
             case TAG_PIN:
-                pin_done(w, &w->parts->pins[index], step_of(w, (nw_visit){NW_PASS_DECODE, index}), done[i].os_errno);
+                pin_done(w, &w->parts->pins[index], step_of(w, (nw_visit){w->shape.pinned, index}), done[i].os_errno);
                 break;
             case TAG_EMBED: pin_done(w, &w->parts->embed_pins[index], embed_step(w, index), done[i].os_errno); break;
             case TAG_ROW: row_done(w, index, done[i].os_errno); break;
@@ -218,8 +218,8 @@ void nw_window_drain(nw_window *w)
         nw_slot *s = slot_at(w, w->head);
         slot_move(s, s->state == NW_SLOT_IN_USE ? NW_SLOT_IN_USE : NW_SLOT_READY, NW_SLOT_FREE);
     }
-    forget_errors(w->parts->pins, w->model->step_count[NW_PASS_DECODE]);
-    forget_errors(w->parts->embed_pins, nw_embed_tiles(w->model));
+    forget_errors(w->parts->pins, w->model->step_count[w->shape.pinned]);
+    forget_errors(w->parts->embed_pins, nw_embed_tiles(w->model, w->shape.pinned));
     w->in_use = false;
     nw_window_start(w);
 }
@@ -236,14 +236,15 @@ static void drop_pin(nw_window *w, nw_pin *pin, nw_step step)
     w->pinned_bytes -= pin_bytes(w, step);
 }
 
-/* The encoder's scratch takes its memory: what it overlays is forgotten. Nothing is in flight into it: a decode pass
+/* The encoder's scratch takes its memory: what it overlays is forgotten (no pins of its own pass, which lie before it).
+ * Nothing is in flight into it: a decode pass
  * has waited for all its pins, and the reader crosses into the next decode pass only when that is expected; then it was
  * drained. */
 static void take_scratch(nw_window *w)
 {
-    for (size_t i = 0; i < w->model->step_count[NW_PASS_DECODE]; i++)
-        drop_pin(w, &w->parts->pins[i], w->model->steps[NW_PASS_DECODE][i]);
-    for (size_t i = 0; i < nw_embed_tiles(w->model); i++)
+    for (size_t i = 0; i < w->model->step_count[w->shape.pinned]; i++)
+        drop_pin(w, &w->parts->pins[i], w->model->steps[w->shape.pinned][i]);
+    for (size_t i = 0; i < nw_embed_tiles(w->model, w->shape.pinned); i++)
         drop_pin(w, &w->parts->embed_pins[i], embed_step(w, i));
     w->scratch_in_use = true;
 }
@@ -366,7 +367,7 @@ void nw_window_release(nw_window *w)
 
 nw_code nw_window_finish(nw_window *w, nw_error *err)
 {
-    size_t count = nw_embed_tiles(w->model);
+    size_t count = nw_embed_tiles(w->model, w->shape.pinned);
     for (size_t i = 0; i < count; i++) {
         nw_pin *pin = &w->parts->embed_pins[i];
         if (pin->at == NW_NOT_PINNED || pin->state != NW_SLOT_FREE)
@@ -399,9 +400,9 @@ static const unsigned char *resident_row(const nw_window *w, uint32_t id)
     size_t          tile = (size_t)(id / p->cut.tile_rows);
     bool            tied = m->tensors.embed == m->tensors.head;
     const nw_pin   *pin = NULL;
-    if (tied) /* the head's tiles end the decode schedule */
+    if (tied && w->shape.pinned == NW_PASS_DECODE) /* the head's tiles end the decode schedule */
         pin = &w->parts->pins[m->step_count[NW_PASS_DECODE] - (size_t)p->cut.tile_count + tile];
-    else if (nw_embed_tiles(m) > 0)
+    else if (nw_embed_tiles(m, w->shape.pinned) > 0)
         pin = &w->parts->embed_pins[tile];
     if (pin != NULL && pin->at != NW_NOT_PINNED && pin->visited) {
         size_t skip = nw_model_extent(m, embed_step(w, tile)).skip;

@@ -8,7 +8,7 @@
 #include "buffer.h"
 #include "options.h"
 
-enum { KEY_DISK_RATE = 512, KEY_MEMORY_RATE };
+enum { KEY_DISK_RATE = 512, KEY_MEMORY_RATE, KEY_EMBED };
 
 typedef struct {
     options common;
@@ -16,6 +16,7 @@ typedef struct {
 } plan_options;
 
 static const struct argp_option plan_argp_options[] = {
+    {"embed", KEY_EMBED, 0, 0, "Plan embed, not run: the encoder alone", 2},
     {"disk-rate", KEY_DISK_RATE, "SIZE", 0, "Predict with a disk that reads SIZE a second (default: an assumption)", 4},
     {"memory-rate", KEY_MEMORY_RATE, "SIZE", 0, "Predict with memory that reads SIZE a second (default: an assumption)",
      4},
@@ -39,6 +40,7 @@ static error_t parse_plan(int key, char *arg, struct argp_state *state)
         for (size_t i = 0; i < 3; i++)
             state->child_inputs[i] = &o->common;
         return 0;
+    case KEY_EMBED: o->common.session.encode_only = true; return 0;
     case KEY_DISK_RATE: return parse_rate(o, "--disk-rate", arg, &o->disk_rate);
     case KEY_MEMORY_RATE: return parse_rate(o, "--memory-rate", arg, &o->memory_rate);
     case ARGP_KEY_ARG:
@@ -151,16 +153,17 @@ static size_t print_block_range(const outline *l, size_t first)
     print_text("  %-22s%8s%s  ", name, nw_bytes_format(b->bytes, true, size), last > first ? " each" : "     ");
     nw_bytes_format(low, false, from);
     nw_bytes_format(high, false, to);
-    if (strncmp(b->name, "encoder", 7) == 0 && high == 0)
+    const char *again = l->plan.encode_only ? "read again for each text" : "read again for each token";
+    if (strncmp(b->name, "encoder", 7) == 0 && !l->plan.encode_only)
         print_text("read once a prompt\n");
     else if (high == 0)
-        print_text("read again for each token\n");
+        print_text("%s\n", again);
     else if (low == b->bytes)
         print_text("resident\n");
     else if (strcmp(from, to) == 0)
-        print_text("%s resident, the rest read again for each token\n", from);
+        print_text("%s resident, the rest %s\n", from, again);
     else
-        print_text("%s to %s resident, the rest read again for each token\n", from, to);
+        print_text("%s to %s resident, the rest %s\n", from, to, again);
     return last + 1;
 }
 
@@ -172,9 +175,10 @@ static void print_reads(const nw_plan *p)
     print_part("vectors", p->read.vectors, "");
     print_part("encoder", p->read.encode, "once a prompt");
     print_part("cross-attention", p->read.cross, "once a prompt");
-    print_part("first token", p->read.first_pass, "which also fills what stays resident");
+    print_part(p->encode_only ? "first text" : "first token", p->read.first_pass,
+               "which also fills what stays resident");
     print_part("refilling", p->read.refill, "once a prompt, after the first: what encoding displaced");
-    print_text("  %-22s", "each later token");
+    print_text("  %-22s", p->encode_only ? "each later text" : "each later token");
     char size[16];
     print_text("%8s\n", p->read.next_pass == 0 ? "0" : nw_bytes_format(p->read.next_pass, true, size));
     print_part("embedding row", p->read.embedding_row,
@@ -184,29 +188,31 @@ static void print_reads(const nw_plan *p)
 static void print_outline(const outline *l)
 {
     const nw_plan *p = &l->plan;
-    char           budget[16], smallest[16], all[16], disk[16], memory[16];
-    print_text("budget %s%s for %zu tokens in, %zu out; smallest that works: %s\n\n",
+    const char    *stack = p->encode_only ? "encoder" : "decoder";
+    char           budget[16], smallest[16], all[16], disk[16], memory[16], out[32] = "";
+    if (!p->encode_only)
+        snprintf(out, sizeof out, ", %zu out", l->o->session.max_output_tokens);
+    print_text("budget %s%s for %zu tokens in%s; smallest that works: %s\n\n",
                nw_bytes_format(p->budget, !l->enough, budget), l->enough ? "" : " (the smallest)",
-               l->o->session.max_input_tokens, l->o->session.max_output_tokens,
-               nw_bytes_format(p->smallest, true, smallest));
+               l->o->session.max_input_tokens, out, nw_bytes_format(p->smallest, true, smallest));
     print_parts(p);
     print_text("\nweights\n");
     for (size_t i = 0; i < l->block_count;)
         i = print_block_range(l, i);
-    print_text("  %llu of %llu tiles of the decoder resident%s\n", (unsigned long long)p->pinned_tiles,
-               (unsigned long long)p->decode_tiles, p->embedding_resident ? ", and the embedding" : "");
+    print_text("  %llu of %llu tiles of the %s resident%s\n", (unsigned long long)p->pinned_tiles,
+               (unsigned long long)p->pass_tiles, stack, p->embedding_resident ? ", and the embedding" : "");
     print_reads(p);
     print_text("\ntime, with a disk of %s/s (%s), memory of %s/s (%s), %u thread%s\n",
                nw_bytes_format((uint64_t)p->disk_rate, false, disk), l->rates_given[0] ? "given" : "assumed",
                nw_bytes_format((uint64_t)p->memory_rate, false, memory), l->rates_given[1] ? "given" : "assumed",
                p->threads, p->threads == 1 ? "" : "s");
-    print_text("  %-22s%8.3g s\n  %-22s%8.3g s\n", "to the first token", p->seconds_first_token, "each later token",
-               p->seconds_per_token);
+    print_text("  %-22s%8.3g s\n  %-22s%8.3g s\n", p->encode_only ? "the first text" : "to the first token",
+               p->seconds_first_token, p->encode_only ? "each later text" : "each later token", p->seconds_per_token);
     if (p->read.next_pass > 0)
-        print_text("\nnext step: with %s all of the decoder stays resident\n",
-                   nw_bytes_format(p->budget_all_resident, true, all));
+        print_text("\nnext step: with %s all of the %s stays resident\n",
+                   nw_bytes_format(p->budget_all_resident, true, all), stack);
     else
-        print_text("\nall of the decoder stays resident\n");
+        print_text("\nall of the %s stays resident\n", stack);
 }
 
 /* ---- for programs
@@ -280,13 +286,14 @@ static void print_outline_json(const outline *l)
            {"tokenizer_peak", p->tokenizer_peak},
            {"slot_count", p->slot_count},
            {"slot_bytes", p->slot_bytes},
-           {"decode_tiles", p->decode_tiles},
+           {p->encode_only ? "encode_tiles" : "decode_tiles", p->pass_tiles},
            {"pinned_tiles", p->pinned_tiles},
            {"pinned_bytes", p->pinned_bytes},
            {"threads", p->threads},
     };
     cJSON_AddBoolToObject(json, "enough", l->enough);
     add_fields(json, sizes, sizeof sizes / sizeof sizes[0]);
+    cJSON_AddBoolToObject(json, "encode_only", p->encode_only);
     cJSON_AddBoolToObject(json, "embedding_resident", p->embedding_resident);
     add_parts(json, p);
     cJSON_AddNumberToObject(json, "disk_rate", p->disk_rate);

@@ -207,6 +207,8 @@ typedef struct {
     size_t       max_input_tokens;  /* of one prompt, end token included; 0: 512 */
     size_t       max_output_tokens; /* new tokens of one answer; 0: 256 */
     size_t       max_lanes;         /* requests that advance together; 0: 1 */
+    bool         encode_only;       /* nw_session_encode is all that will be called: nothing for decoding takes memory,
+                                     * and the encoder's tiles are what stays resident; always so without a decoder */
     unsigned     threads;           /* 0: as many as this process may use (affinity, CPU quota) */
     nw_read_with io;
     uint64_t     window_bytes;   /* 0: chosen */
@@ -234,33 +236,37 @@ typedef struct {
         uint64_t vectors;   /* norms and bias tables */
         uint64_t kv_self, kv_cross;
         uint64_t activations; /* of decoding: always there */
-        uint64_t encode;      /* of an encoder pass: overlays the last pins */
+        uint64_t encode;      /* of an encoder pass: overlays the last pins; lies behind them if encode_only */
         uint64_t window;
-        uint64_t pins;    /* includes the room that `encode` overlays */
+        uint64_t pins;    /* includes `encode` */
         uint64_t reserve; /* the kernel's share: budget / 512 + 1 MiB */
     } part;
     uint64_t tokenizer_peak; /* resident while prompts are encoded, before all else */
     uint32_t slot_count;     /* of the window */
     uint64_t slot_bytes;
-    uint64_t decode_tiles, pinned_tiles;
+    bool     encode_only;    /* the pass that repeats, and whose tiles may stay, is the encoder's, not the decoder's */
+    uint64_t pass_tiles, pinned_tiles; /* of that pass */
     uint64_t pinned_bytes;
     bool     embedding_resident; /* the table is pinned too */
     struct {
         uint64_t open;       /* headers, configuration */
         uint64_t tokenizer;  /* if text is encoded or decoded */
         uint64_t vectors;    /* once a session */
-        uint64_t encode;     /* encoder blocks, once a prompt */
-        uint64_t cross;      /* cross-attention K and V, once a prompt */
-        uint64_t first_pass; /* decode pass that fills pins, after a prompt was encoded into an empty session */
-        uint64_t next_pass;  /* any later decode pass */
-        uint64_t ahead; /* of a next pass, when its predecessor ends: read for nothing if that gave the end token */
+        uint64_t encode;     /* encoder blocks, once a prompt; 0 if encode_only */
+        uint64_t cross;      /* cross-attention K and V, once a prompt; 0 if encode_only */
+        uint64_t first_pass; /* decode pass that fills pins, after a prompt was encoded into an empty session; if
+                              * encode_only, the encoder pass that does */
+        uint64_t next_pass;  /* any later such pass */
+        /* Of a next pass, when its predecessor ends: read for nothing if that gave the end token, or if encode_only and
+         * nw_encode_request.more was set, but no more came. */
+        uint64_t ahead;
         uint64_t refill;     /* pins that an encoder pass drops and the first decode pass after it reads again */
         uint64_t embedding_row; /* one row of the embedding, when it is not resident or cached */
     } read;
     double   disk_rate, memory_rate; /* bytes a second that the predictions assume */
-    double   seconds_first_token, seconds_per_token;
+    double   seconds_first_token, seconds_per_token; /* if encode_only: of the first text, of each later one */
     unsigned threads;
-    uint64_t budget_all_resident; /* at which every decode weight stays: later passes read embedding rows at most */
+    uint64_t budget_all_resident; /* at which every tile of that pass stays: later ones read embedding rows at most */
 } nw_plan;
 
 /* Makes the plan that a session with these options would follow. Reads no weights; the
@@ -269,8 +275,8 @@ typedef struct {
 NW_API NW_MUST_USE nw_code nw_plan_make(nw_model *model, const nw_session_options *options, nw_plan *ret,
                                         nw_error *err);
 
-/* One block of the plan: what of it is resident between decode passes. Cross-attention's K and V weights are not
- * counted: they are read once a prompt. */
+/* One block of the plan: what of it is resident between passes. Cross-attention's K and V weights are not counted: they
+ * are read once a prompt. If encode_only, there are the encoder's blocks alone. */
 typedef struct {
     char     name[32]; /* "encoder 0", "decoder 3", "head" */
     uint64_t bytes;    /* of its decode (or encode) weights */
@@ -329,7 +335,8 @@ typedef struct {
 } nw_request;
 
 /* Takes a request in; it starts with the next step that has a lane free.
- * Errors  NW_E_ARG (ids out of range, empty input, longer than the session's maxima); NW_E_MEMORY: too many wait. */
+ * Errors  NW_E_ARG (ids out of range, empty input, longer than the session's maxima; the session encodes only);
+ *         NW_E_MEMORY: too many wait. */
 NW_API NW_MUST_USE nw_code nw_session_submit(nw_session *session, const nw_request *request, uint64_t *ret_id,
                                              nw_error *err);
 
@@ -406,9 +413,9 @@ NW_API void nw_session_stats(const nw_session *session, nw_stats *ret);
 /* Called at most every 50 ms of a pass, on the stepping thread, while the session works. fn NULL: never. */
 NW_API void nw_session_on_progress(nw_session *session, void (*fn)(void *user, const nw_stats *stats), void *user);
 
-/* Reads every tile that one decode pass would read, in the same order by the same reader, without computing: the disk's
- * own rate, to measure beside real passes. ret_bytes: what reads were started for, those ahead for the next pass
- * included. */
+/* Reads every tile that one decode pass (or encoder pass, in a session that only encodes) would read, in the same order
+ * by the same reader, without computing: the disk's own rate, to measure beside real passes. ret_bytes: what reads were
+ * started for, those ahead for the next pass included. */
 NW_API NW_MUST_USE nw_code nw_session_read_pass(nw_session *session, uint64_t *ret_bytes, double *ret_seconds,
                                                 nw_error *err);
 

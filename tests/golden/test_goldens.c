@@ -188,11 +188,28 @@ static nw_model *open_case(const golden *g, const temp_dir *dir, const char *nam
     return model;
 }
 
+/* Encoder states, of a session that generates and of one that only encodes. */
+static void test_states(golden *g, nw_session *const sessions[2], const char *name, size_t input, const uint32_t *ids,
+                        size_t count)
+{
+    size_t dims[2];
+    float *want = golden_tensor_of(g, "encoder_hidden", input, dims);
+    float *states = malloc(dims[0] * dims[1] * sizeof *states);
+    for (size_t i = 0; i < 2; i++) {
+        nw_error err = {0};
+        nw_code  rc = nw_session_encode(sessions[i], &(nw_encode_request){.ids = ids, .count = count}, states, &err);
+        check(rc == NW_OK && dims[0] == count, name, "encode", input);
+        check_floats(name, "encoder states of input", input, states, want, count * dims[1]);
+    }
+    free(want);
+    free(states);
+}
+
 static void test_case(const char *name)
 {
     golden      g = {0};
     nw_error    err = {0};
-    nw_session *session = NULL;
+    nw_session *sessions[2] = {NULL, NULL}, *session;
     temp_dir    dir = temp_dir_make();
     golden_open(&g, name);
     nw_model     *model = open_case(&g, &dir, name, &err);
@@ -200,20 +217,19 @@ static void test_case(const char *name)
     nw_model_describe(model, &info);
     nw_session_options o = {
         .budget_bytes = 256 << 20, .max_input_tokens = 320, .max_output_tokens = 256, .threads = 2, .kernels = kernels};
-    golden_need(nw_session_open(model, &o, &session, &err) == NW_OK, name, &err);
+    for (size_t i = 0; i < 2; i++) {
+        o.encode_only = i == 1;
+        golden_need(nw_session_open(model, &o, &sessions[i], &err) == NW_OK, name, &err);
+    }
+    session = sessions[0];
 
     size_t    dims[2], lens_dims[2];
     uint32_t *ids = golden_tensor(&g, "input_ids", dims);
     int32_t  *lens = golden_tensor(&g, "input_lens", lens_dims);
-    float    *states = malloc(320 * info.d_model * sizeof *states);
     for (size_t i = 0; i < dims[0]; i++) {
         const uint32_t *input = ids + i * dims[1];
-        size_t          count = (size_t)lens[i], hidden_dims[2];
-        float          *want = golden_tensor_of(&g, "encoder_hidden", i, hidden_dims);
-        nw_code rc = nw_session_encode(session, &(nw_encode_request){.ids = input, .count = count}, states, &err);
-        check(rc == NW_OK && hidden_dims[0] == count, name, "encode", i);
-        check_floats(name, "encoder states of input", i, states, want, count * info.d_model);
-        free(want);
+        size_t          count = (size_t)lens[i];
+        test_states(&g, sessions, name, i, input, count);
         if (info.decoder_blocks > 0)
             test_logits(&g, session, name, i, input, count);
     }
@@ -228,10 +244,10 @@ static void test_case(const char *name)
         }
     }
     check(info.decoder_blocks == 0 || greedy > 0, name, "greedy entries", greedy);
-    free(states);
     free(ids);
     free(lens);
-    nw_session_close(session);
+    nw_session_close(sessions[0]);
+    nw_session_close(sessions[1]);
     nw_model_close(model);
     golden_close(&g);
     temp_dir_remove(&dir);

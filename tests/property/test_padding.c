@@ -102,13 +102,13 @@ static void test_refused(subject *s, const char *what, nw_encode_request q)
           s->name, what, q.count, q.pad_to);
 }
 
-static void test_subject(const char *name)
+static void test_subject(const char *name, bool encode_only)
 {
     subject           *s = calloc(1, sizeof *s);
     nw_error           err = {0};
     char               dir[512];
     nw_session_options o = {
-        .budget_bytes = 256 << 20, .max_input_tokens = 44, .threads = 3, .force = true};
+        .budget_bytes = 256 << 20, .max_input_tokens = 44, .threads = 3, .force = true, .encode_only = encode_only};
     snprintf(dir, sizeof dir, "%s/goldens/%s", NW_TEST_DATA, name);
     s->name = name;
     NW_CHECK(nw_model_open(&(nw_model_options){.path = dir}, &s->model, &err) == NW_OK);
@@ -140,8 +140,10 @@ int main(void)
 {
     static const char *const names[] = {"t5-v1.0-tied", "t5-v1.1", "umt5",  "encoder-only", "odd-sizes",
                                         "ul2",          "madlad",  "gelu-exact"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        test_subject(names[i]);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        test_subject(names[i], true);
+        test_subject(names[i], false);
+    }
     printf("%u checks, %u failed; largest difference %.2g (allowed %.2g)\n", checks, failures, worst, TOLERANCE);
     return failures == 0 ? 0 : 1;
 }

@@ -167,7 +167,7 @@ static int budgets_child(void *user)
         before = plan;
     }
     EXPECT(line == 0 || (printf("check_budget: %d\n", line), false));
-    EXPECT(before.read.next_pass == 0 && before.pinned_tiles == before.decode_tiles);
+    EXPECT(before.read.next_pass == 0 && before.pinned_tiles == before.pass_tiles);
     EXPECT(check_budget(model, all, &plan) == 0 && plan.read.next_pass == 0);
     EXPECT(check_budget(model, all - (4 << 20), &plan) == 0 && plan.read.next_pass > 0);
     /* First and later passes read the weights, and the alignment around each tile, once. */
