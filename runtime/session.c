@@ -404,11 +404,11 @@ static nw_code plan_encode(const nw_session *s, const nw_encode_request *q, nw_e
     return check_ids(s, q->ids, q->count, err);
 }
 
-nw_code nw_session_encode(nw_session *s, const nw_encode_request *q, float *states, nw_error *err)
+nw_code nw_session_encode_view(nw_session *s, const nw_encode_request *q, const float **ret_states, size_t *ret_rows,
+                               nw_error *err)
 {
     nw_encode_input in;
     float          *made = NULL;
-    size_t          d = s->model->config.d_model;
     double          start = nw_system_seconds();
     nw_code         rc = plan_encode(s, q, &in, err);
     if (rc != NW_OK)
@@ -417,13 +417,23 @@ nw_code nw_session_encode(nw_session *s, const nw_encode_request *q, float *stat
     rc = nw_forward_encode(&s->parts.forward, &in, &made, err);
     if (rc != NW_OK)
         return fail_pass(s, rc);
-    size_t rows = q->pad_to != 0 ? q->pad_to : q->count;
-    size_t kept = q->zero_pads ? q->count : rows;
-    memcpy(states, made, kept * d * sizeof *states);
-    memset(states + kept * d, 0, (rows - kept) * d * sizeof *states);
     s->stats.prompts++;
     s->stats.seconds_encode = nw_system_seconds() - start;
     s->pass_name = "idle";
+    *ret_states = made;
+    *ret_rows = q->zero_pads ? in.count : in.count + in.pads;
+    return NW_OK;
+}
+
+nw_code nw_session_encode(nw_session *s, const nw_encode_request *q, float *states, nw_error *err)
+{
+    const float *made;
+    size_t       d = s->model->config.d_model, rows = nw_max_size(q->pad_to, q->count), kept;
+    nw_code      rc = nw_session_encode_view(s, q, &made, &kept, err);
+    if (rc != NW_OK)
+        return rc;
+    memcpy(states, made, kept * d * sizeof *states);
+    memset(states + kept * d, 0, (rows - kept) * d * sizeof *states);
     return NW_OK;
 }
 

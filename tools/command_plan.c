@@ -253,7 +253,7 @@ static void add_parts(cJSON *json, const nw_plan *p)
 static void add_map(cJSON *json, const outline *l)
 {
     cJSON *map = cJSON_AddObjectToObject(json, "map");
-    if (!l->info.head_tied || l->info.decoder_blocks == 0) /* otherwise the head is the embedding */
+    if (!l->info.head_tied || l->plan.encode_only) /* otherwise the head is the embedding */
         cJSON_AddStringToObject(map, "shared", l->plan.embedding_resident ? "pinned" : "streamed");
     for (size_t i = 0; i < l->block_count; i++) {
         const nw_plan_block *b = &l->blocks[i];
@@ -269,7 +269,7 @@ static void add_map(cJSON *json, const outline *l)
                                                               : "part");
     }
     cJSON_AddStringToObject(map, "encoder.final_layer_norm", "pinned"); /* norms and bias tables always are */
-    if (l->info.decoder_blocks > 0)
+    if (!l->plan.encode_only)
         cJSON_AddStringToObject(map, "decoder.final_layer_norm", "pinned");
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "answer.h"
+#include "budget.h"
 #include "interrupt.h"
 #include "options.h"
 #include "progress.h"
@@ -130,12 +131,9 @@ static const struct argp run_argp = {
 static uint64_t smallest_budget(const run *r, size_t in, size_t out)
 {
     nw_session_options o = r->o.common.session;
-    nw_plan            plan = {0};
-    nw_error           ignored = {0};
     o.max_input_tokens = in;
     o.max_output_tokens = out;
-    nw_code rc = nw_plan_make(r->model, &o, &plan, &ignored);
-    return rc == NW_OK || rc == NW_E_BUDGET ? plan.smallest : 0;
+    return budget_smallest(r->model, &o);
 }
 
 /* The one line for a budget that is too small: what these prompts need, and what shorter answers would. */
@@ -312,23 +310,6 @@ static int run_prompts(run *r)
     return complete && r->o.scores != NULL ? tensor_file_finish(&r->scores) : status;
 }
 
-/* The promise is checked on every run: a peak above the budget is a fault of this program, whatever the answer was. */
-static int check_peak(const run *r, int status)
-{
-#ifdef NW_SANITIZED
-    const bool counts = false; /* a sanitizer's shadow memory is no part of any plan */
-#else
-    const bool counts = true;
-#endif
-    char     peak_text[16], budget_text[16];
-    uint64_t peak = nw_process_peak(), budget = r->o.common.session.budget_bytes;
-    if (!counts || r->session == NULL || peak <= budget)
-        return status;
-    print_error("internal: peak %s over the budget %s", nw_bytes_format(peak, true, peak_text),
-                nw_bytes_format(budget, false, budget_text));
-    return EXIT_INTERNAL;
-}
-
 int command_run(int argc, char **argv)
 {
     run r = {.o.common.name = "narrows run"};
@@ -346,7 +327,9 @@ int command_run(int argc, char **argv)
         nw_session_stats(r.session, &stats);
         progress_summary(&stats);
     }
-    status = check_peak(&r, status == -1 ? EXIT_DONE : status);
+    status = status == -1 ? EXIT_DONE : status;
+    if (r.session != NULL)
+        status = budget_check_peak(r.o.common.session.budget_bytes, status);
     tensor_file_abandon(&r.scores);
     nw_session_close(r.session);
     nw_model_close(r.model);

@@ -3,6 +3,7 @@
 #define NW_TOOLS_COMMANDS_H
 
 int command_run(int argc, char **argv);
+int command_embed(int argc, char **argv);
 int command_info(int argc, char **argv);
 int command_plan(int argc, char **argv);
 int command_unpack(int argc, char **argv);

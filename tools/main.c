@@ -12,6 +12,7 @@ static const struct {
     const char *summary;
 } commands[] = {
     {"run", command_run, "text in, text out, within a memory budget"},
+    {"embed", command_embed, "text in, encoder states or vectors out"},
     {"info", command_info, "what a model is: family, sizes, types, files, tokenizer"},
     {"plan", command_plan, "where a budget would go, and how fast a run would be"},
     {"unpack", command_unpack, "any model that runs, written as Hugging Face safetensors"},

@@ -189,6 +189,20 @@ bool print_json_number(double value)
     return print_bytes(text, strlen(text));
 }
 
+bool print_json_float(float value)
+{
+    char text[32];
+    if (!isfinite(value))
+        return print_bytes("null", 4);
+    for (int digits = 1; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        float back = strtof(text, NULL);
+        if (!(back < value || back > value))
+            break;
+    }
+    return print_bytes(text, strlen(text));
+}
+
 bool print_json(const cJSON *json, bool pretty)
 {
     char *text = json == NULL ? NULL : pretty ? cJSON_Print(json) : cJSON_PrintUnformatted(json);

@@ -46,8 +46,8 @@ void progress_update(void *user, const nw_stats *stats)
     char     line[128];
     unsigned block =
         stats->block < stats->block_count ? stats->block + 1 : stats->block_count; /* the head follows the last */
-    snprintf(line, sizeof line, "%s %u/%u, %.0f MB/s, %llu tokens", stats->pass, block, stats->block_count,
-             p->rate / 1e6, (unsigned long long)stats->tokens);
+    snprintf(line, sizeof line, "%s %u/%u, %.0f MB/s, %llu %s", stats->pass, block, stats->block_count, p->rate / 1e6,
+             (unsigned long long)(p->texts ? stats->prompts : stats->tokens), p->texts ? "texts" : "tokens");
     if (terminal)
         print_progress(line);
     else
@@ -63,4 +63,13 @@ void progress_summary(const nw_stats *stats)
                nw_bytes_format(stats->peak_rss_bytes, true, peak), nw_bytes_format(stats->budget_bytes, false, budget),
                nw_bytes_format(stats->bytes_read, false, bytes), (unsigned long long)stats->tokens,
                stats->seconds_first_token, rate, stats->io, stats->kernels, stats->threads);
+}
+
+void progress_summary_texts(const nw_stats *stats)
+{
+    char peak[16], budget[16], bytes[16];
+    print_note("peak %s of %s, %s read, %llu texts, %.3g s the last (%s, %s, %u threads)",
+               nw_bytes_format(stats->peak_rss_bytes, true, peak), nw_bytes_format(stats->budget_bytes, false, budget),
+               nw_bytes_format(stats->bytes_read, false, bytes), (unsigned long long)stats->prompts,
+               stats->seconds_encode, stats->io, stats->kernels, stats->threads);
 }

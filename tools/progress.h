@@ -9,6 +9,7 @@
 
 typedef struct {
     bool     quiet;
+    bool     texts;         /* counts texts, where a run counts tokens; set after progress_start */
     bool     hidden;        /* an answer is being written to the terminal: no line may come between */
     double   drawn_seconds; /* when the last line came; 0: none yet */
     double   rate_seconds;  /* start of the stretch that the rate is taken over */
@@ -22,7 +23,8 @@ void progress_start(progress *p, bool quiet, const nw_session *session);
 /* For nw_session_on_progress; `user` is a progress. */
 void progress_update(void *user, const nw_stats *stats);
 
-/* One line that sums a run up. */
+/* One line that sums up a run, or what was encoded. */
 void progress_summary(const nw_stats *stats);
+void progress_summary_texts(const nw_stats *stats);
 
 #endif

@@ -31,6 +31,11 @@ bool tensor_file_is_npy(const char *path)
     return ends_with(path, ".npy");
 }
 
+bool tensor_file_is_named(const char *path)
+{
+    return tensor_file_is_npy(path) || ends_with(path, ".safetensors");
+}
+
 void tensor_file_abandon(tensor_file *f)
 {
     if (f->temp[0] == '\0')
@@ -82,7 +87,7 @@ static bool make_temp(tensor_file *f)
 int tensor_file_open(tensor_file *f, const char *path, size_t tensor_max)
 {
     *f = (tensor_file){.fd = -1, .npy = tensor_file_is_npy(path)};
-    if (!f->npy && !ends_with(path, ".safetensors")) {
+    if (!tensor_file_is_named(path)) {
         print_error("'%s': the name must end in .safetensors or .npy", path);
         return EXIT_USAGE;
     }

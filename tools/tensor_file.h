@@ -38,6 +38,9 @@ typedef struct {
 /* True if the name ends in .npy: a file of exactly one tensor. */
 bool tensor_file_is_npy(const char *path);
 
+/* True if the name has one of the two endings; otherwise tensor_file_open refuses it. */
+bool tensor_file_is_named(const char *path);
+
 /* Makes the temporary file.
  * path        the target; ends in .safetensors or .npy; replaced if it is there.
  * tensor_max  the most tensors that will be written: room for the header (.npy: 1). */

@@ -385,6 +385,11 @@ typedef struct {
 NW_API NW_MUST_USE nw_code nw_session_encode(nw_session *session, const nw_encode_request *request, float *states,
                                              nw_error *err);
 
+/* The same without a copy: *ret_states [*ret_rows, d_model] are where they were made, until the session's next pass.
+ * States that are zero because of zero_pads are not there: *ret_rows is then count. */
+NW_API NW_MUST_USE nw_code nw_session_encode_view(nw_session *session, const nw_encode_request *request,
+                                                  const float **ret_states, size_t *ret_rows, nw_error *err);
+
 typedef struct {
     uint64_t    budget_bytes;
     uint64_t    peak_rss_bytes;  /* VmHWM now */

@@ -1,0 +1,27 @@
+#include "budget.h"
+
+#include "print.h"
+
+uint64_t budget_smallest(nw_model *model, const nw_session_options *session)
+{
+    nw_plan  plan = {0};
+    nw_error ignored = {0};
+    nw_code  rc = nw_plan_make(model, session, &plan, &ignored);
+    return rc == NW_OK || rc == NW_E_BUDGET ? plan.smallest : 0;
+}
+
+int budget_check_peak(uint64_t budget_bytes, int status)
+{
+#ifdef NW_SANITIZED
+    const bool counts = false; /* a sanitizer's shadow memory is no part of any plan */
+#else
+    const bool counts = true;
+#endif
+    char     peak_text[16], budget_text[16];
+    uint64_t peak = nw_process_peak();
+    if (!counts || peak <= budget_bytes)
+        return status;
+    print_error("internal: peak %s over the budget %s", nw_bytes_format(peak, true, peak_text),
+                nw_bytes_format(budget_bytes, false, budget_text));
+    return EXIT_INTERNAL;
+}
