@@ -208,7 +208,8 @@ typedef struct {
     size_t       max_output_tokens; /* new tokens of one answer; 0: 256 */
     size_t       max_lanes;         /* requests that advance together; 0: 1 */
     bool         encode_only;       /* nw_session_encode is all that will be called: nothing for decoding takes memory,
-                                     * and the encoder's tiles are what stays resident; always so without a decoder */
+                                     * the two maxima above are of no effect, and the encoder's tiles are what stays
+                                     * resident; always so for a model without a decoder */
     unsigned     threads;           /* 0: as many as this process may use (affinity, CPU quota) */
     nw_read_with io;
     uint64_t     window_bytes;   /* 0: chosen */

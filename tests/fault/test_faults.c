@@ -147,6 +147,88 @@ static void test_every_read(const subject *s, uint64_t budget, uint64_t want)
     check(point > 50 && point < POINTS_MAX, "number of reads", point, "");
 }
 
+/* ---- a session that only encodes ---- */
+
+/* Three texts, the first two saying that another follows. */
+static nw_code encode_texts(nw_session *session, const subject *s, size_t d_model, uint64_t *ret_hash, nw_error *err)
+{
+    uint64_t hash = ANSWERS_SEED;
+    nw_code  rc = NW_OK;
+    float   *states = malloc(s->longest * d_model * sizeof *states);
+    for (size_t i = 0; i < 3 && rc == NW_OK; i++) {
+        size_t            p = i % s->prompt_count;
+        nw_encode_request q = {.ids = s->ids[p], .count = s->counts[p], .more = i < 2};
+        rc = nw_session_encode(session, &q, states, err);
+        hash = answers_mix(hash, states, q.count * d_model * sizeof *states);
+    }
+    if (rc == NW_OK)
+        *ret_hash = hash;
+    free(states);
+    return rc;
+}
+
+/* Opens such a session and encodes; with `again`, twice, whatever came of the first time. */
+static nw_code encode_run(const subject *s, nw_hooks *hooks, uint64_t budget, bool again, uint64_t *ret_hash,
+                          nw_error *err)
+{
+    nw_model     *model = NULL;
+    nw_session   *session = NULL;
+    nw_model_info info;
+    nw_code       rc = nw_model_open(&(nw_model_options){.path = s->dir, .hooks = hooks}, &model, err);
+    if (rc == NW_OK) {
+        nw_session_options o = {.budget_bytes = budget,
+                                .max_input_tokens = s->longest,
+                                .threads = 2,
+                                .force = true,
+                                .encode_only = true};
+        nw_model_describe(model, &info);
+        rc = nw_session_open(model, &o, &session, err);
+    }
+    bool opened = rc == NW_OK;
+    if (opened)
+        rc = encode_texts(session, s, info.d_model, ret_hash, err);
+    if (opened && again && rc != NW_OK) {
+        nw_error ignored = {0};
+        check(*ret_hash == 0, "states after a failed read", 0, err->msg);
+        check(encode_texts(session, s, info.d_model, ret_hash, &ignored) == NW_OK, "encoding after a failed read", 0,
+              ignored.msg);
+    }
+    nw_session_close(session);
+    nw_model_close(model);
+    return rc;
+}
+
+static void test_encoding(const subject *s, uint64_t budget)
+{
+    uint64_t want = 0, point = 1;
+    nw_error err = {0};
+    check(encode_run(s, NULL, 256 << 20, false, &want, &err) == NW_OK, "encoding itself", 0, err.msg);
+    for (; point < POINTS_MAX; point += READ_STRIDE) {
+        nw_io_fake fake = {.seed = point, .short_percent = 10, .delay_max = 3, .fail_at = point, .fail_errno = EIO};
+        nw_hooks   hooks = {.io = &fake};
+        uint64_t   hash = 0;
+        nw_code    rc = encode_run(s, &hooks, budget, true, &hash, &err);
+        check(rc == (fake.fired ? NW_E_IO : NW_OK), "encoding: code", point, err.msg);
+        check(!fake.fired || names_a_file(err.msg), "encoding: message", point, err.msg);
+        check(hash == want || hash == 0, "encoding: other bits", point, "");
+        if (!fake.fired)
+            break;
+    }
+    printf("%llu reads failed in turn, encoding\n", (unsigned long long)point - 1);
+    check(point > 20 && point < POINTS_MAX, "number of reads, encoding", point, "");
+    for (point = 1; point < POINTS_MAX; point++) {
+        nw_memory_fault fault = {.fail_at = point};
+        nw_hooks        hooks = {.memory = &fault};
+        uint64_t        hash = 0;
+        nw_code         rc = encode_run(s, &hooks, budget, false, &hash, &err);
+        check(fault.fired ? rc == NW_E_MEMORY || rc == NW_E_BUDGET : rc == NW_OK && hash == want, "allocation, encoding",
+              point, err.msg);
+        if (!fault.fired)
+            break;
+    }
+    check(point > 30 && point < POINTS_MAX, "number of allocations, encoding", point, "");
+}
+
 /* ---- stopping ---- */
 
 static void *stop_soon(void *session)
@@ -311,6 +393,8 @@ int main(void)
 
     test_every_read(&many, 40 << 20, want[0]);  /* some pins, a window that moves */
     test_every_read(&many, 256 << 20, want[0]); /* all resident: pins are read far ahead, over the seam */
+    test_encoding(&many, 30 << 20);
+    test_encoding(&many, 256 << 20);
     test_stopping(&many, want);
     test_changed(many.dir, &many);
     test_truncated(many.dir, &many);
