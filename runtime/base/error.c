@@ -1,19 +1,29 @@
-/* Filling an nw_error. The message is made of parts that may come from a hostile file (tensor names, paths), so
- * whatever could move a terminal's cursor or break the one-line promise is replaced here, once, for every message of
- * the project. */
+/* Filling an nw_error. The message is made of parts that may come from a hostile file (tensor names, paths), and long
+ * ones are cut, so whatever could move a terminal's cursor, break the one-line promise or is no UTF-8 (half a character
+ * at a cut, too) is replaced here, once, for every message of the project. */
 #include "base/error.h"
 
+#include "utf8_length.h"
+
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
-static void replace_controls(char *text)
+static void replace_unprintable(char *text)
 {
-    for (unsigned char *c = (unsigned char *)text; *c != '\0'; c++) {
-        if (*c < 0x20 || *c == 0x7f)
-            *c = '?';
-        else if (c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0) /* U+0080 to U+009F, which some terminals obey too */
-            c[0] = c[1] = '?';
+    unsigned char *c = (unsigned char *)text;
+    size_t         left = strlen(text);
+    while (left > 0) {
+        size_t len = nw_utf8_length_at(c, left);
+        bool   control = *c < 0x20 || *c == 0x7f;
+        bool   c1 = len == 2 && c[0] == 0xc2 && c[1] < 0xa0; /* U+0080 to U+009F, which some terminals obey too */
+        if (len == 0 || control || c1) {
+            len = len > 0 ? len : 1;
+            memset(c, '?', len);
+        }
+        c += len;
+        left -= len;
     }
 }
 
@@ -36,7 +46,7 @@ nw_code nw_fail(nw_error *err, nw_code code, int os_errno, const char *fmt, ...)
             snprintf(text, sizeof text, "error %d", os_errno);
         snprintf(msg + len, sizeof msg - (size_t)len, ": %s", text);
     }
-    replace_controls(msg);
+    replace_unprintable(msg);
     *err = (nw_error){.code = code, .os_errno = os_errno, .block = NW_BLOCK_NONE};
     memcpy(err->msg, msg, sizeof msg);
     return code;

@@ -13,6 +13,8 @@
  */
 #include "base/json.h"
 
+#include "utf8_length.h"
+
 #include <locale.h>
 #include <math.h>
 #include <setjmp.h>
@@ -167,24 +169,6 @@ static int fail_here(nw_json *j, const char *problem)
     return 0;
 }
 
-/* Length of the well-formed UTF-8 sequence at p (Unicode 15, table 3-7); 0 if there is none. */
-static size_t utf8_len(const unsigned char *p, size_t left)
-{
-    unsigned char c = p[0];
-    bool          two = c >= 0xc2 && c <= 0xdf, three = (c & 0xf0) == 0xe0, four = c >= 0xf0 && c <= 0xf4;
-    size_t        len = c < 0x80 ? 1 : two ? 2 : three ? 3 : four ? 4 : 0;
-    if (len == 0 || len > left)
-        return 0;
-    for (size_t i = 1; i < len; i++) {
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-    }
-    bool overlong = (c == 0xe0 && p[1] < 0xa0) || (c == 0xf0 && p[1] < 0x90);
-    bool surrogate = c == 0xed && p[1] > 0x9f;
-    bool beyond = c == 0xf4 && p[1] > 0x8f;
-    return overlong || surrogate || beyond ? 0 : len;
-}
-
 /* What is wrong with a decoded string; NULL: nothing. */
 static const char *text_problem(const nw_json *j, const unsigned char *text, size_t len)
 {
@@ -193,7 +177,7 @@ static const char *text_problem(const nw_json *j, const unsigned char *text, siz
     for (size_t i = 0; i < len;) {
         if (text[i] == '\0')
             return "a NUL character in a string";
-        size_t step = utf8_len(text + i, len - i);
+        size_t step = nw_utf8_length_at(text + i, len - i);
         if (step == 0)
             return "invalid UTF-8";
         i += step;
