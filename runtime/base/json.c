@@ -294,7 +294,7 @@ static int emit(nw_json *j, nw_json_event *event)
 {
     event->depth = j->depth;
     if (j->key_pending) {
-        event->key = j->key;
+        event->key = j->key_len > 0 ? j->key : ""; /* an empty name is a name: there may be no buffer yet */
         event->key_len = j->key_len;
         j->key_pending = false;
     }

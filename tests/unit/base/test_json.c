@@ -87,6 +87,16 @@ static void test_events(void **state)
     }
 }
 
+/* An empty name is one, also before any other key was seen. */
+static void test_empty_key(void **state)
+{
+    (void)state;
+    record   r;
+    nw_error err = {0};
+    assert_int_equal(scan_once(TEXT("{\"\":1}"), NULL, &r, &err), NW_OK);
+    assert_string_equal(r.text, "0 {\n1 :num 1\n0 }\n");
+}
+
 static void test_accepted(void **state)
 {
     (void)state;
@@ -443,6 +453,7 @@ int main(void)
         cmocka_unit_test(test_messages),         cmocka_unit_test(test_stop),       cmocka_unit_test(test_depth),
         cmocka_unit_test(test_lengths),          cmocka_unit_test(test_memory_max), cmocka_unit_test(test_many_keys),
         cmocka_unit_test(test_every_allocation), cmocka_unit_test(test_numbers),    cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_empty_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
