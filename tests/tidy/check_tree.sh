@@ -20,7 +20,7 @@ done
 # Names of this project have no blanks: the lists can be split at them.
 sources=$(find $roots -name '*.c' -o -name '*.h' -o -name '*.cc' | sort)
 texts=$(find $roots $(ls -d cmake .ci .clang-format CMakeLists.txt CMakePresets.json ./*.md 2>/dev/null) \
-    -type f ! -path 'tests/data/*' | sort)
+    -type f ! -path 'tests/data/*' ! -path 'tests/fuzz/corpus/*' | sort)
 awk -f "$here/code_lines.awk" $sources >"$work/code"
 
 word='(^|[^A-Za-z0-9_])'
