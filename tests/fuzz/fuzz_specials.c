@@ -91,9 +91,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     files.config = next_document(data, size, &at, &files.config_bytes);
     files.special = next_document(data, size, &at, &files.special_bytes);
     files.added = next_document(data, size, &at, &files.added_bytes);
-    if (!fuzz_tokenizer_check(&files))
+    nw_tokenizer_facts facts;
+    if (!fuzz_tokenizer_check(&files, &facts))
         return 0;
     size_t len = check_specials(&files, text, sizeof text);
-    fuzz_tokenizer_use(&files, text, len);
+    fuzz_tokenizer_use(&files, &facts, text, len);
     return 0;
 }

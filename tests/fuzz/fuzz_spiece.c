@@ -46,11 +46,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                 .vocab_size = draw % 8 == 0 ? 300 : 1 << 20,
                                 .pad_id = 0,
                                 .eos_id = 1};
-    if (!fuzz_tokenizer_check(&files))
+    nw_tokenizer_facts facts;
+    if (!fuzz_tokenizer_check(&files, &facts))
         return 0;
     check_read(data, size, text, sizeof text - tail, &len);
     memcpy(text + len, data + size - tail, tail);
-    fuzz_tokenizer_use(&files, text, len + tail);
+    fuzz_tokenizer_use(&files, &facts, text, len + tail);
     return 0;
 }
 
