@@ -4,7 +4,7 @@
  * nw_charsmap_match); it keeps at most 32 matches of one walk but looks at as many as there were (normalizer.cc,
  * kMaxTrieResultsSize). So every state that any text can reach is visited here, once: all 256 places that it may look
  * at lie inside the array, each leaf's value is the start of a character in the replacements, no walk runs in a circle,
- * and none meets more than 32 leaves.
+ * and none meets more than 32 leaves. A replacement is short, so that a text cannot grow without measure.
  *
  * A state is the place from which children are reached: child c of state s is unit s ^ c. States may be shared (the
  * trie is a minimised graph), so the leaves below a state are remembered.
@@ -18,6 +18,7 @@
 #define TRIE_UNITS_MAX ((size_t)512 << 10) /* real ones have about 45,000 */
 #define TRIE_DEPTH_MAX 1024u
 #define TRIE_LEAVES_MAX 32u
+#define REPLACEMENT_BYTES_MAX ((size_t)128) /* the longest of NFKC has 33 */
 
 enum { STATE_NEW = 0, STATE_OPEN = 255 }; /* otherwise 1 + the most leaves on a walk from here on */
 
@@ -63,11 +64,14 @@ static bool unit_has_leaf(uint32_t unit)
     return (unit & 0x100u) != 0;
 }
 
-/* Whether the value of a leaf is the start of a character in the replacements. */
-static bool value_good(const trie *t, uint32_t state)
+/* What is wrong with the value of a leaf; NULL: nothing. */
+static const char *value_problem(const trie *t, uint32_t state)
 {
     uint32_t value = unit_at(t, state) & 0x7FFFFFFFu;
-    return value < t->string_bytes && (t->strings[value] & 0xC0) != 0x80;
+    if (value >= t->string_bytes || (t->strings[value] & 0xC0) == 0x80)
+        return "has a value outside the replacements";
+    size_t look = nw_min_size(t->string_bytes - value, REPLACEMENT_BYTES_MAX + 1);
+    return memchr(t->strings + value, 0, look) != NULL ? NULL : "has a replacement of more than 128 bytes";
 }
 
 /* Goes on to a state; NULL, or what is wrong. */
@@ -75,8 +79,9 @@ static const char *enter(trie *t, uint32_t state, bool match)
 {
     if ((size_t)(state | 0xFF) >= t->unit_count)
         return "leads out of its array";
-    if (match && !value_good(t, state))
-        return "has a value outside the replacements";
+    const char *wrong = match ? value_problem(t, state) : NULL;
+    if (wrong != NULL)
+        return wrong;
     if (t->depth == TRIE_DEPTH_MAX)
         return "is too deep";
     t->seen[state] = STATE_OPEN;
@@ -100,9 +105,10 @@ static const char *advance(trie *t)
             return enter(t, below, match);
         if (t->seen[below] == STATE_OPEN)
             return "runs in a circle";
-        uint8_t leaves = (uint8_t)(t->seen[below] - 1 + (match ? 1 : 0));
-        if (match && !value_good(t, below))
-            return "has a value outside the replacements";
+        uint8_t     leaves = (uint8_t)(t->seen[below] - 1 + (match ? 1 : 0));
+        const char *wrong = match ? value_problem(t, below) : NULL;
+        if (wrong != NULL)
+            return wrong;
         if (leaves > step->leaves)
             step->leaves = leaves;
         if (leaves > TRIE_LEAVES_MAX)

@@ -18,13 +18,15 @@
 #define TEXT_BYTES_MAX ((size_t)64 << 20)
 
 /* The library joins unknown characters in a row one by one, copying all of them each time: 300 kB of them take minutes.
- * Models with byte fallback have none. */
+ * Models with byte fallback have none. Of the text as it is and of what the charsmap makes of it. */
 #define BPE_TEXT_BYTES_MAX ((size_t)64 << 10)
 
 struct nw_tokenizer {
     nw_memory         *mem;
     nw_unigram        *unigram; /* one of these two, or none for ByT5 */
     nw_spiece         *bpe;
+    unsigned char     *charsmap; /* of a BPE model without byte fallback, to measure texts with; NULL: none */
+    size_t             charsmap_len;
     nw_tokenizer_parts parts;
     uint32_t           eos_id;
     bool               first_byte[256]; /* bytes that special tokens begin with */
@@ -97,6 +99,19 @@ nw_tokenizer_cost nw_tokenizer_declared(const nw_tokenizer_facts *facts)
     return cost;
 }
 
+static nw_code bpe_open(nw_tokenizer *t, const nw_tokenizer_files *files, nw_error *err)
+{
+    const nw_spiece_file *file = &t->parts.spiece;
+    if (file->charsmap != NULL && !file->byte_fallback) {
+        t->charsmap = (unsigned char *)nw_memory_alloc(t->mem, NW_TAG_TOKENIZER, file->charsmap_len, 1);
+        if (t->charsmap == NULL)
+            return nw_memory_fail(t->mem, err, file->charsmap_len, files->name);
+        t->charsmap_len = file->charsmap_len;
+        memcpy(t->charsmap, file->charsmap, file->charsmap_len);
+    }
+    return nw_spiece_open(t->name, files->spiece, files->spiece_bytes, &t->bpe, err);
+}
+
 nw_code nw_tokenizer_open(nw_memory *mem, const nw_tokenizer_files *files, nw_tokenizer **ret_tokenizer, nw_error *err)
 {
     nw_tokenizer *t = (nw_tokenizer *)nw_memory_alloc(mem, NW_TAG_TOKENIZER, 1, sizeof *t);
@@ -107,7 +122,7 @@ nw_code nw_tokenizer_open(nw_memory *mem, const nw_tokenizer_files *files, nw_to
     snprintf(t->name, sizeof t->name, "%s", files->name);
     nw_code rc = nw_tokenizer_parts_open(mem, files, &t->parts, err);
     if (rc == NW_OK && !t->parts.byt5 && t->parts.spiece.bpe)
-        rc = nw_spiece_open(t->name, files->spiece, files->spiece_bytes, &t->bpe, err);
+        rc = bpe_open(t, files, err);
     else if (rc == NW_OK && !t->parts.byt5)
         rc = nw_unigram_open(mem, t->name, &t->parts.spiece, &t->unigram, err);
     if (rc != NW_OK) {
@@ -129,6 +144,7 @@ nw_tokenizer *nw_tokenizer_close(nw_tokenizer *t)
         return NULL;
     nw_unigram_close(t->unigram);
     nw_spiece_close(t->bpe);
+    nw_memory_free(t->mem, NW_TAG_TOKENIZER, t->charsmap, t->charsmap_len, 1);
     nw_tokenizer_parts_close(&t->parts);
     nw_memory_free(t->mem, NW_TAG_TOKENIZER, t, 1, sizeof *t);
     return NULL;
@@ -212,9 +228,18 @@ static void sink_piece(void *user, uint32_t id, const unsigned char *text, size_
     sink_put((id_sink *)user, id);
 }
 
-static bool bpe_takes(const nw_tokenizer *t, size_t len)
+static bool bpe_takes(const nw_tokenizer *t, const char *text, size_t len)
 {
-    return t->parts.spiece.byte_fallback || len <= BPE_TEXT_BYTES_MAX;
+    size_t made = 0, step;
+    if (t->parts.spiece.byte_fallback)
+        return true;
+    for (size_t at = 0; at < len && made <= BPE_TEXT_BYTES_MAX && t->charsmap != NULL; at += step) {
+        const char *replacement = NULL;
+        step = nw_charsmap_match(t->charsmap, (const unsigned char *)text + at, len - at, &replacement);
+        made += step > 0 ? strlen(replacement) : 1;
+        step = nw_max_size(step, 1);
+    }
+    return len <= BPE_TEXT_BYTES_MAX && made <= BPE_TEXT_BYTES_MAX;
 }
 
 static nw_code encode_part(const nw_tokenizer *t, const char *text, size_t len, id_sink *sink, nw_error *err)
@@ -226,7 +251,7 @@ static nw_code encode_part(const nw_tokenizer *t, const char *text, size_t len, 
             sink_put(sink, (unsigned char)text[i] + NW_BYT5_FIRST_BYTE);
         return NW_OK;
     }
-    if (!bpe_takes(t, len))
+    if (!bpe_takes(t, text, len))
         return nw_fail(err, NW_E_TOKENIZER, 0, "%s: a BPE model without byte fallback takes texts of at most 64 KiB",
                        t->name);
     size_t   kept = nw_min_size(sink->count, sink->cap);
@@ -334,7 +359,7 @@ size_t nw_tokenizer_unknown(nw_tokenizer *t, const char *text, size_t len, char 
     while (rc == NW_OK && split_next(t, &s, &from, &to, &token)) {
         if (to > from && t->unigram != NULL)
             rc = nw_unigram_encode(t->unigram, text + from, to - from, unknown_piece, &list, NULL);
-        else if (to > from && bpe_takes(t, to - from))
+        else if (to > from && bpe_takes(t, text + from, to - from))
             rc = nw_spiece_unknown(t->bpe, text + from, to - from, unk_id, unknown_stretch, &list, NULL);
     }
     nw_memory_free(t->mem, NW_TAG_TOKENIZER, list.seen, CODE_POINTS / 64, sizeof *list.seen);

@@ -28,6 +28,7 @@ static void match(const uint8_t *map, size_t size, const uint8_t *text, size_t l
         return;
     NW_CHECK(replacement >= strings && replacement < end);
     NW_CHECK(memchr(replacement, 0, (size_t)(end - replacement)) != NULL);
+    NW_CHECK(strlen(replacement) <= 128);
     NW_CHECK(fuzz_utf8(replacement, strlen(replacement)));
 }
 

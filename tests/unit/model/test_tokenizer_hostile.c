@@ -305,14 +305,19 @@ static void charsmap_model(const void *charsmap, size_t len, unsigned model_type
     spiece_bytes(o, 3, normalizer, spec.len);
 }
 
-static void array_model(const void *strings, size_t len)
+static void array_model_of(const void *strings, size_t len, unsigned model_type)
 {
     static unsigned char map[sizeof trie.units + 512];
     uint32_t             trie_bytes = (uint32_t)(trie.count * 4);
     memcpy(map, &trie_bytes, 4);
     memcpy(map + 4, trie.units, trie_bytes);
     memcpy(map + 4 + trie_bytes, strings, len);
-    charsmap_model(map, 4 + trie_bytes + len, 1);
+    charsmap_model(map, 4 + trie_bytes + len, model_type);
+}
+
+static void array_model(const void *strings, size_t len)
+{
+    array_model_of(strings, len, 1);
 }
 
 static void test_charsmap_shapes(void **state)
@@ -397,6 +402,58 @@ static void test_charsmap_many_matches(void **state)
     }
     array_model("b", 2);
     expect_refused("begin alike");
+}
+
+/* One character that becomes many: a text would grow without measure. */
+static void test_charsmap_growth(void **state)
+{
+    (void)state;
+    char many[130];
+    memset(many, 'b', sizeof many);
+    array_begin(4);
+    array_edge(256, 'a', 512, true);
+    array_value(512, 0);
+    many[129] = '\0';
+    array_model(many, 130);
+    expect_refused("replacement of more than 128 bytes");
+    array_value(512, 1); /* 128 of them */
+    array_model(many, 130);
+    expect_good();
+    /* By a state that is reached without a match first. */
+    array_value(512, 0);
+    array_edge(256, 'A', 512, false);
+    array_model(many, 130);
+    expect_refused("replacement of more than 128 bytes");
+}
+
+/* The library's time for unknown characters grows with the square of their number, and the charsmap makes them. */
+static void test_charsmap_growth_bpe(void **state)
+{
+    (void)state;
+    char many[129];
+    memset(many, 'z', sizeof many);
+    many[128] = '\0';
+    array_begin(4);
+    array_edge(256, 'a', 512, true);
+    array_value(512, 0);
+    array_model_of(many, sizeof many, 2);
+    static char        text[65536];
+    nw_tokenizer_files files = files_of(made.bytes, made.out.len);
+    nw_tokenizer      *tokenizer = NULL;
+    nw_memory          mem;
+    nw_error           err = {0};
+    size_t             count = 0;
+    nw_memory_init(&mem, UINT64_MAX, NULL);
+    memset(text, 'a', sizeof text);
+    assert_int_equal(nw_tokenizer_open(&mem, &files, &tokenizer, &err), NW_OK);
+    assert_int_equal(nw_tokenizer_encode(tokenizer, text, 513, NULL, 0, &count, &err), NW_E_TOKENIZER);
+    assert_non_null(strstr(err.msg, "64 KiB"));
+    assert_int_equal(nw_tokenizer_unknown(tokenizer, text, sizeof text, NULL, 0), 0);
+    assert_int_equal(nw_tokenizer_encode(tokenizer, text, 100, NULL, 0, &count, &err), NW_OK);
+    memset(text, 'b', sizeof text); /* which stays as it is */
+    assert_int_equal(nw_tokenizer_encode(tokenizer, text, 1000, NULL, 0, &count, &err), NW_OK);
+    nw_tokenizer_close(tokenizer);
+    assert_int_equal(mem.live, 0);
 }
 
 static void test_charsmap_sizes(void **state)
@@ -643,6 +700,8 @@ int main(void)
         cmocka_unit_test(test_charsmap_shapes),
         cmocka_unit_test(test_charsmap_circles),
         cmocka_unit_test(test_charsmap_many_matches),
+        cmocka_unit_test(test_charsmap_growth),
+        cmocka_unit_test(test_charsmap_growth_bpe),
         cmocka_unit_test(test_charsmap_sizes),
         cmocka_unit_test(test_charsmap_random),
         cmocka_unit_test(test_truncated),
