@@ -176,11 +176,8 @@ static nw_code encode_run(const subject *s, nw_hooks *hooks, uint64_t budget, bo
     nw_model_info info;
     nw_code       rc = nw_model_open(&(nw_model_options){.path = s->dir, .hooks = hooks}, &model, err);
     if (rc == NW_OK) {
-        nw_session_options o = {.budget_bytes = budget,
-                                .max_input_tokens = s->longest,
-                                .threads = 2,
-                                .force = true,
-                                .encode_only = true};
+        nw_session_options o = {
+            .budget_bytes = budget, .max_input_tokens = s->longest, .threads = 2, .force = true, .encode_only = true};
         nw_model_describe(model, &info);
         rc = nw_session_open(model, &o, &session, err);
     }
@@ -221,8 +218,8 @@ static void test_encoding(const subject *s, uint64_t budget)
         nw_hooks        hooks = {.memory = &fault};
         uint64_t        hash = 0;
         nw_code         rc = encode_run(s, &hooks, budget, false, &hash, &err);
-        check(fault.fired ? rc == NW_E_MEMORY || rc == NW_E_BUDGET : rc == NW_OK && hash == want, "allocation, encoding",
-              point, err.msg);
+        check(fault.fired ? rc == NW_E_MEMORY || rc == NW_E_BUDGET : rc == NW_OK && hash == want,
+              "allocation, encoding", point, err.msg);
         if (!fault.fired)
             break;
     }
