@@ -8,25 +8,23 @@
  */
 #include "model/forward.h"
 
-#include <cblas.h>
 #include <math.h>
 #include <string.h>
 
 /* ---- buffers ---- */
 
-/* The most products that one strip of any tensor can have for `columns` columns, and the most weights in a strip. */
-static void strip_bounds(const nw_forward *f, size_t *ret_rows, size_t *ret_floats)
+/* The most rows of one strip of any tensor that a pass multiplies. */
+static size_t strip_rows_max(const nw_forward *f)
 {
+    size_t rows = 0;
     for (uint32_t i = 0; i < f->tensors->count; i++) {
         const nw_tensor_need *n = &f->tensors->list[i];
         bool                  decoding = n->stack == NW_STACK_DECODER || i == f->tensors->head;
         if (n->vector || (n->role == NW_ROLE_EMBED && f->tensors->head != i) || (decoding && f->maxima.lanes == 0))
             continue;
-        nw_cut cut = nw_cut_make(n->rows, n->cols);
-        size_t rows = (size_t)nw_min_u64(cut.strip_rows, n->rows);
-        *ret_rows = nw_max_size(*ret_rows, rows);
-        *ret_floats = nw_max_size(*ret_floats, rows * (size_t)n->cols);
+        rows = nw_max_size(rows, (size_t)nw_min_u64(nw_cut_make(n->rows, n->cols).strip_rows, n->rows));
     }
+    return rows;
 }
 
 void nw_forward_layout(nw_forward *f, nw_arena *a)
@@ -36,8 +34,6 @@ void nw_forward_layout(nw_forward *f, nw_arena *a)
     size_t           inner = nw_config_inner(c);
     size_t           lanes = c->decoder_blocks > 0 ? m->lanes : 0;
     size_t           longest = nw_max_size(m->input_tokens, m->output_tokens);
-    size_t           rows = 0, floats = 0;
-    strip_bounds(f, &rows, &floats);
 
     f->decode.x = nw_carve(a, lanes * c->d_model, sizeof(float), 64);
     f->decode.h = nw_carve(a, lanes * c->d_model, sizeof(float), 64);
@@ -46,11 +42,9 @@ void nw_forward_layout(nw_forward *f, nw_arena *a)
     f->decode.ff = nw_carve(a, lanes * c->d_ff, sizeof(float), 64);
     f->decode.scores = nw_carve(a, lanes > 0 ? m->threads * longest : 0, sizeof(float), 64);
 
-    /* Shared by both kinds of pass. BLAS alone needs weights as f32 in memory. */
-    f->out_floats = rows * nw_max_size(lanes, m->input_tokens);
-    f->strip_floats = m->input_tokens > NW_OWN_TOKENS_MAX ? floats : 0;
+    /* Shared by both kinds of pass. */
+    f->out_floats = strip_rows_max(f) * nw_max_size(lanes, m->input_tokens);
     f->out = nw_carve(a, m->threads * f->out_floats, sizeof(float), 64);
-    f->strip = nw_carve(a, m->threads * f->strip_floats, sizeof(float), 64);
 
     f->bucket_distances = nw_min_size(longest, c->bucket_distance + (size_t)1);
     f->bucket_encoder = nw_carve(a, f->bucket_distances, sizeof(uint32_t), 64);
@@ -76,7 +70,6 @@ void nw_forward_prepare(nw_forward *f)
 {
     nw_bucket_table(f->config, true, f->bucket_encoder, f->bucket_distances);
     nw_bucket_table(f->config, false, f->bucket_decoder, f->bucket_distances);
-    openblas_set_num_threads(1);
 }
 
 /* ---- matrix products ---- */
@@ -100,12 +93,10 @@ typedef struct {
     nw_forward      *f;
     const float     *x; /* [columns, k] */
     size_t           columns, k;
-    size_t           split; /* columns from here on are multiplied apart, as if the others were alone; 0: none are */
     float           *y; /* [columns, ldy]; unused when kv is set */
     size_t           ldy;
     const kv_target *kv;
     join             join;
-    bool             blas; /* for groups of more than NW_OWN_TOKENS_MAX columns */
     nw_tile          tile;
 } product;
 
@@ -127,14 +118,14 @@ static float *output_row(const product *p, size_t column)
     return kv_row(p->f->config, kv, p->kv->block, p->kv->values, position);
 }
 
-/* Joins the products of columns [from, from + columns) with rows [first, first + rows) of the tensor. */
-static void join_strip(const product *p, float *out, size_t from, size_t columns, size_t rows, size_t first)
+/* Joins the products of rows [first, first + rows) of the tensor with every column. */
+static void join_strip(const product *p, float *out, size_t rows, size_t first)
 {
     const nw_kernels *k = p->f->kernels;
     if (p->join == JOIN_ACTIVATE)
-        k->activate(out, columns * rows, p->f->config->activation);
-    for (size_t c = 0; c < columns; c++) {
-        float       *y = output_row(p, from + c) + first;
+        k->activate(out, p->columns * rows, p->f->config->activation);
+    for (size_t c = 0; c < p->columns; c++) {
+        float       *y = output_row(p, c) + first;
         const float *o = out + c * rows;
         switch (p->join) {
         case JOIN_STORE:
@@ -145,37 +136,7 @@ static void join_strip(const product *p, float *out, size_t from, size_t columns
     }
 }
 
-/* The weights of a strip as aligned f32: BLAS takes nothing else. */
-static const float *strip_f32(const product *p, const void *w, size_t count, size_t worker)
-{
-    if (p->tile.dtype == NW_F32 && (uintptr_t)w % sizeof(float) == 0)
-        return w;
-    float *strip = p->f->strip + worker * p->f->strip_floats;
-    NW_CHECK(count <= p->f->strip_floats);
-    p->f->kernels->widen[p->tile.dtype](strip, w, count);
-    return strip;
-}
-
-/* One group of columns times a strip of `rows` rows at w. */
-static void product_columns(const product *p, const char *w, size_t from, size_t columns, size_t rows, float *out,
-                            size_t worker)
-{
-    const nw_tile *t = &p->tile;
-    const float   *x = p->x + from * p->k;
-    NW_CHECK(rows * columns <= p->f->out_floats);
-    if (p->blas && columns > NW_OWN_TOKENS_MAX) {
-        /* M is the group's own length, N the strip: both follow from shapes alone (promise 2). */
-        const float *weights = strip_f32(p, w, rows * p->k, worker);
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)columns, (int)rows, (int)p->k, 1.0f, x, (int)p->k,
-                    weights, (int)p->k, 0.0f, out, (int)rows);
-        return;
-    }
-    for (size_t c = 0; c < columns; c += NW_COLS_MAX) {
-        p->f->kernels->matmul[t->dtype](out + c * rows, rows, x + c * p->k, p->k,
-                                        nw_min_size(NW_COLS_MAX, columns - c), w, p->k, rows, p->k);
-    }
-}
-
+/* The kernels take NW_COLS_MAX columns at once; a column's bits do not depend on which others it is with. */
 static void product_strip(void *ctx, size_t i, size_t worker)
 {
     const product *p = ctx;
@@ -184,11 +145,12 @@ static void product_strip(void *ctx, size_t i, size_t worker)
     size_t         rows = nw_min_size((size_t)t->strip_rows, (size_t)t->rows - first);
     const char    *w = (const char *)t->data + first * p->k * nw_dtype_bytes(t->dtype);
     float         *out = p->f->out + worker * p->f->out_floats;
-    size_t         ends[2] = {p->split != 0 ? p->split : p->columns, p->columns};
-    for (size_t from = 0, g = 0; g < 2 && from < p->columns; from = ends[g++]) {
-        product_columns(p, w, from, ends[g] - from, rows, out, worker);
-        join_strip(p, out, from, ends[g] - from, rows, (size_t)t->first + first);
+    NW_CHECK(rows * p->columns <= p->f->out_floats);
+    for (size_t c = 0; c < p->columns; c += NW_COLS_MAX) {
+        p->f->kernels->matmul[t->dtype](out + c * rows, rows, p->x + c * p->k, p->k,
+                                        nw_min_size(NW_COLS_MAX, p->columns - c), w, p->k, rows, p->k);
     }
+    join_strip(p, out, rows, (size_t)t->first + first);
 }
 
 /* One tile: acquired, multiplied on all workers, given back. */
@@ -221,7 +183,7 @@ static nw_code multiply(product *p, uint32_t tensor, nw_error *err)
 
 /* ff = act(wi h), and for a gated model ff *= wi_1 h, tile by tile in turn; then x += wo ff. */
 static nw_code feed_forward(nw_forward *f, nw_stack stack, uint32_t block, const float *h, float *ff, float *x,
-                            size_t columns, size_t split, nw_error *err)
+                            size_t columns, nw_error *err)
 {
     const nw_config *c = f->config;
     uint32_t         wi = nw_tensors_at(f->tensors, stack, block, NW_ROLE_WI);
@@ -230,8 +192,6 @@ static nw_code feed_forward(nw_forward *f, nw_stack stack, uint32_t block, const
     product          out = product_make(f, ff, columns, c->d_ff, x, c->d_model, JOIN_ADD);
     uint64_t         tiles = nw_cut_make(c->d_ff, c->d_model).tile_count;
     nw_code          rc = NW_OK;
-    in.blas = gate.blas = out.blas = stack == NW_STACK_ENCODER;
-    in.split = gate.split = out.split = split;
     for (uint64_t t = 0; t < tiles && rc == NW_OK; t++) {
         rc = product_tile(&in, wi, t, err);
         if (rc == NW_OK && c->gated)
@@ -372,7 +332,6 @@ static nw_code encode_block(nw_forward *f, uint32_t block, const nw_encode_input
     const nw_config  *c = f->config;
     const nw_tensors *ts = f->tensors;
     size_t            inner = nw_config_inner(c), d = c->d_model, t = in->count + in->pads;
-    size_t            split = in->mask ? in->count : 0; /* masked pads must not change how the tokens are multiplied */
     struct {
         nw_role role;
         float  *y;
@@ -381,8 +340,6 @@ static nw_code encode_block(nw_forward *f, uint32_t block, const nw_encode_input
     norm(f, f->encode.h, f->encode.x, nw_tensors_at(ts, NW_STACK_ENCODER, block, NW_ROLE_NORM_SELF), t);
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
         product p = product_make(f, f->encode.h, t, d, inputs[i].y, inner, JOIN_STORE);
-        p.blas = true;
-        p.split = split;
         nw_code rc = multiply(&p, nw_tensors_at(ts, NW_STACK_ENCODER, block, inputs[i].role), err);
         if (rc != NW_OK)
             return rc;
@@ -396,14 +353,12 @@ static nw_code encode_block(nw_forward *f, uint32_t block, const nw_encode_input
     f->team.run(f->team.user, encode_attention_piece, &j, query_blocks * c->head_count);
 
     product o = product_make(f, f->encode.a, t, inner, f->encode.x, d, JOIN_ADD);
-    o.blas = true;
-    o.split = split;
     nw_code rc = multiply(&o, nw_tensors_at(ts, NW_STACK_ENCODER, block, NW_ROLE_O), err);
     if (rc != NW_OK)
         return rc;
 
     norm(f, f->encode.h, f->encode.x, nw_tensors_at(ts, NW_STACK_ENCODER, block, NW_ROLE_NORM_FF), t);
-    return feed_forward(f, NW_STACK_ENCODER, block, f->encode.h, f->encode.ff, f->encode.x, t, split, err);
+    return feed_forward(f, NW_STACK_ENCODER, block, f->encode.h, f->encode.ff, f->encode.x, t, err);
 }
 
 nw_code nw_forward_encode(nw_forward *f, const nw_encode_input *in, float **ret_states, nw_error *err)
@@ -433,7 +388,6 @@ nw_code nw_forward_cross(nw_forward *f, const float *states, size_t count, nw_kv
             kv_target target = {.kv = kv, .block = b, .values = roles[i] == NW_ROLE_CROSS_V};
             product   p = product_make(f, states, count, f->config->d_model, NULL, 0, JOIN_STORE);
             p.kv = &target;
-            p.blas = true;
             nw_code rc = multiply(&p, nw_tensors_at(f->tensors, NW_STACK_DECODER, b, roles[i]), err);
             if (rc != NW_OK)
                 return rc;
@@ -491,7 +445,7 @@ static nw_code decode_block(nw_forward *f, uint32_t block, nw_lane *lanes, size_
         return rc;
 
     norm(f, h, x, nw_tensors_at(ts, NW_STACK_DECODER, block, NW_ROLE_NORM_FF), n);
-    return feed_forward(f, NW_STACK_DECODER, block, h, f->decode.ff, x, n, 0, err);
+    return feed_forward(f, NW_STACK_DECODER, block, h, f->decode.ff, x, n, err);
 }
 
 nw_code nw_forward_decode(nw_forward *f, nw_lane *lanes, size_t lane_count, float *logits, nw_error *err)

@@ -130,8 +130,6 @@ static uint64_t claim(const nw_model *m, const nw_session_options *o, const nw_t
     p->slot_bytes = b->shape.slot_bytes;
     p->part.process = NW_DECLARED_PROCESS + unforeseen;
     p->part.threads = b->threads * NW_DECLARED_THREAD;
-    if (b->shape.maxima.input_tokens > NW_OWN_TOKENS_MAX)
-        p->part.threads += b->threads * NW_DECLARED_BLAS_THREAD;
     p->part.io = nw_io_declared_bytes(&b->io);
     p->part.tokenizer = cost->pieces + (o->keep_tokenizer ? cost->peak : 0);
     p->part.index = m->memory.tag_live[NW_TAG_INDEX] + parts.index_bytes;

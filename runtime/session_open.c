@@ -7,7 +7,6 @@
 
 #include <malloc.h>
 #include <stdio.h>
-#include <sys/resource.h>
 
 static nw_code check_available(const nw_session_options *o, uint64_t budget, nw_error *err)
 {
@@ -21,25 +20,6 @@ static nw_code check_available(const nw_session_options *o, uint64_t budget, nw_
     char want[16], have[16];
     return nw_fail(err, NW_E_BUDGET, 0, "budget %s is above the %s that this machine has available (%s)",
                    nw_bytes_format(budget, false, want), nw_bytes_format(available, false, have), machine.limited_by);
-}
-
-/* A limit on address space (RLIMIT_AS) that BLAS would run into, where it would hang and not fail. */
-static nw_code check_address_space(const nw_session *s, nw_error *err)
-{
-    const nw_maxima *max = &s->blueprint.shape.maxima;
-    struct rlimit    limit;
-    if (max->input_tokens <= NW_OWN_TOKENS_MAX || getrlimit(RLIMIT_AS, &limit) != 0 ||
-        limit.rlim_cur == RLIM_INFINITY)
-        return NW_OK;
-    uint64_t needed = nw_system_status_bytes("/proc", "VmSize") + s->blueprint.plan.budget +
-                      (s->blueprint.threads + 1) * NW_DECLARED_BLAS_ADDRESS;
-    if (needed <= limit.rlim_cur)
-        return NW_OK;
-    char have[16], need[16];
-    return nw_fail(err, NW_E_BUDGET, 0,
-                   "address space is limited to %s (ulimit -v); an input of more than %d tokens needs %s",
-                   nw_bytes_format(limit.rlim_cur, false, have), NW_OWN_TOKENS_MAX,
-                   nw_bytes_format(needed, true, need));
 }
 
 /* Resident memory beyond what the table declares: another library, another build of libc. It is taken from the plan, so
@@ -82,8 +62,6 @@ static nw_code prepare(nw_session *s, const nw_session_options *o, nw_error *err
     nw_code rc = nw_blueprint_make(s->model, o, 0, &s->blueprint, err);
     if (rc == NW_OK)
         rc = check_available(o, s->blueprint.plan.budget, err);
-    if (rc == NW_OK)
-        rc = check_address_space(s, err);
     if (rc != NW_OK)
         return rc;
     s->memory.limit = s->blueprint.plan.budget;

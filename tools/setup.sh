@@ -3,7 +3,7 @@
 # root, when all is there.
 set -eu
 
-packages="gcc g++ cmake ninja-build pkg-config liburing-dev libyajl-dev libcjson-dev libxxhash-dev libopenblas-pthread-dev
+packages="gcc g++ cmake ninja-build pkg-config liburing-dev libyajl-dev libcjson-dev libxxhash-dev
 libsentencepiece-dev libcmocka-dev"
 
 # Beside the build: the tests' second compiler, formatter and timer are used where they are, and named where they are not.

@@ -230,7 +230,7 @@ typedef struct {
     uint64_t smallest; /* budget that works for these maxima */
     struct {
         uint64_t process;   /* program and libraries (declared) */
-        uint64_t threads;   /* stacks, BLAS buffers (declared) */
+        uint64_t threads;   /* stacks (declared) */
         uint64_t io;        /* rings, I/O threads (declared) */
         uint64_t tokenizer; /* piece table, and the tokenizer if it is kept */
         uint64_t index;     /* tensors, tiles, schedules */

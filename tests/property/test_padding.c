@@ -1,6 +1,6 @@
 /* Padded inputs against a slow encoder in double precision (there are no reference vectors for them): pads masked or
- * attended to, behind inputs on both sides of where BLAS takes over. And bit for bit: masked pads change nothing for
- * the tokens, attended ones are what the same ids in the input give, and zero is zero.
+ * attended to, behind inputs shorter and longer than one group of columns. And bit for bit: masked pads change nothing
+ * for the tokens, attended ones are what the same ids in the input give, and zero is zero.
  */
 #include "narrows.h"
 #include "reference_encoder.h"

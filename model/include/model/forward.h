@@ -9,9 +9,6 @@
 #include "base/arena.h"
 #include "model/tensors.h"
 
-/* Inputs longer than this go through BLAS in the encoder and for cross K and V; all else uses our kernels. */
-#define NW_OWN_TOKENS_MAX 16
-
 /* A tile in use: `rows` whole rows of a tensor, from row `first`. */
 typedef struct {
     uint32_t    tensor, tile;
@@ -95,10 +92,9 @@ struct nw_forward {
         float *x, *h, *q, *k, *v, *a, *ff;
         float *scores; /* [threads, NW_COLS_MAX, input_tokens] */
     } encode;
-    float    *strip; /* [threads, strip_floats] a strip's weights as f32, for BLAS */
     /* [threads, out_floats] a strip's products [columns, strip rows], before they are joined to the output. */
     float *out;
-    size_t    strip_floats, out_floats;
+    size_t    out_floats;
     uint32_t *bucket_encoder, *bucket_decoder; /* [bucket_distances] bucket of a distance */
     size_t    bucket_distances; /* distances that have an entry; beyond, the last one holds */
 };
@@ -110,8 +106,7 @@ void nw_forward_layout(nw_forward *f, nw_arena *a);
 /* Carves what only an encode pass needs: the caller may overlay it with other things between passes. */
 void nw_forward_encode_layout(nw_forward *f, nw_arena *a);
 
-/* Fills the bucket tables after nw_forward_layout with a base, and tells BLAS to use one thread a call: a setting of
- * the whole process, because the workers are the threads. */
+/* Fills the bucket tables, after nw_forward_layout with a base. */
 void nw_forward_prepare(nw_forward *f);
 
 /* What an encoder pass is given: `count` tokens, and `pads` times the pad token behind them. */
