@@ -4,6 +4,7 @@
  * nw_session_close themselves.)
  */
 #include "answers.h"
+#include "bare_weights.h"
 #include "many_tiles.h"
 #include "temp_dir.h"
 
@@ -98,6 +99,33 @@ static void test_every_allocation(const subject *s)
     }
     printf("%llu allocations failed in turn\n", (unsigned long long)point - 1);
     check(point > 50 && point < POINTS_MAX, "number of allocations", point, "");
+}
+
+/* A weights file alone, under a prefix: its configuration inferred, its tokenizer looked for in vain. */
+static void test_bare_allocations(const subject *s, const temp_dir *temp)
+{
+    char from[1100];
+    snprintf(from, sizeof from, "%s/model.safetensors", s->dir);
+    temp_path file = bare_weights_repack(temp, from, "text_encoders.t5xxl.");
+    uint64_t  point;
+    for (point = 1; point < POINTS_MAX; point++) {
+        nw_memory_fault   fault = {.fail_at = point};
+        nw_hooks          hooks = {.memory = &fault};
+        nw_error          err = {0};
+        nw_model         *model = NULL;
+        nw_tokenizer_info tokenizer = {0};
+        nw_code           rc = nw_model_open(&(nw_model_options){.path = file.text, .hooks = &hooks}, &model, &err);
+        if (rc == NW_OK)
+            rc = nw_model_tokenizer_describe(model, &tokenizer, &err);
+        if (!fault.fired)
+            check(rc == NW_OK && tokenizer.problem != NULL, "bare file", point, err.msg);
+        else
+            check((rc == NW_E_MEMORY || rc == NW_E_BUDGET) && err.msg[0] != '\0', "bare file: code", point, err.msg);
+        nw_model_close(model);
+        if (!fault.fired)
+            break;
+    }
+    check(point > 20 && point < POINTS_MAX, "number of allocations of a bare file", point, "");
 }
 
 static bool names_a_file(const char *msg)
@@ -372,7 +400,8 @@ int main(void)
     subject_add(&numbers, 18, 640, 1);
     test_every_allocation(&numbers);
 
-    temp_dir  temp = temp_dir_make();
+    temp_dir temp = temp_dir_make();
+    test_bare_allocations(&numbers, &temp);
     temp_path dir = temp_dir_path(&temp, "model");
     many_tiles_write(dir.text, false, 5);
     subject many = {.name = "many tiles", .tokens = 3};

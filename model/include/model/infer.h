@@ -9,7 +9,7 @@
 
 #include "model/tensors.h"
 
-enum { NW_INFER_LINES = 3, NW_INFER_LINE_BYTES = 288 };
+enum { NW_INFER_LINES = 3, NW_INFER_LINE_BYTES = 384 };
 
 /* What was inferred and assumed, in sentences without the file's name. */
 typedef struct {
