@@ -12,6 +12,12 @@
 
 enum { TEXTS = 10 };
 
+#ifdef NW_SANITIZED
+enum { RUN_STRIDE = 200, EXTRA_STRIDE = 3, FAKE_SEEDS = 3 };
+#else
+enum { RUN_STRIDE = 50, EXTRA_STRIDE = 1, FAKE_SEEDS = 8 };
+#endif
+
 static unsigned failures, cases;
 
 static void check(bool ok, const subject *s, uint64_t budget, const char *what, uint64_t have, uint64_t want)
@@ -176,7 +182,7 @@ static void test_reads(const subject *s)
         check(o.budget_bytes < all || plan.read.next_pass == 0, s, o.budget_bytes, "budget_all_resident, bytes a pass",
               plan.read.next_pass, 0);
         last = plan;
-        if (i % 50 == 0) {
+        if (i % RUN_STRIDE == 0) {
             check_blocks(model, &o, &plan, s);
             in_child(run_more, s, o.budget_bytes);
         }
@@ -262,7 +268,7 @@ static void test_bits(const subject *s)
     static const uint64_t extras[] = {1, 4096, 1 << 16, 1 << 18, 1 << 20, 3 << 20, 6 << 20, 12 << 20};
     uint64_t              bytes, want = hash_states(s, &(variation){.o.threads = 1}, &bytes);
     compare(s, (variation){.o.threads = 1}, want);
-    for (size_t i = 0; i < sizeof extras / sizeof *extras; i++) {
+    for (size_t i = 0; i < sizeof extras / sizeof *extras; i += EXTRA_STRIDE) {
         compare(s, (variation){.extra = extras[i], .o.threads = 1 + (unsigned)i % 4}, want);
         compare(s, (variation){.extra = extras[i], .o.prefetch_off = true}, want);
         compare(s, (variation){.extra = extras[i], .o.pins_off = true, .o.io = NW_READ_THREADS}, want);
@@ -274,7 +280,7 @@ static void test_bits(const subject *s)
     }
     /* Neither bits nor reads depend on when reads arrive. */
     uint64_t first = 0;
-    for (unsigned seed = 1; seed <= 8; seed++) {
+    for (unsigned seed = 1; seed <= FAKE_SEEDS; seed++) {
         nw_io_fake fake = {.seed = seed, .short_percent = 30, .retry_percent = 20, .delay_max = seed % 8};
         variation  v = {.fake = &fake, .extra = 2 << 20, .o.threads = 2, .o.encode_only = true};
         check(hash_states(s, &v, &bytes) == want, s, v.extra, "other bits, by the disk's timing", seed, 0);
