@@ -19,7 +19,9 @@
 #define BYT5_EXTRA_IDS 125u
 #define T5_EXTRA_IDS 100u
 #define ID_NONE UINT32_MAX
-#define JSON_MEMORY_MAX ((uint64_t)2 << 20)
+/* Of one document: the names of 8192 tokens as keys, or a long template. With the tables below 1 MiB, as
+ * nw_tokenizer_check promises. */
+#define JSON_MEMORY_MAX ((uint64_t)384 << 10)
 #define EXTRA_ID_NAME_SIZE 32
 
 /* Ranks of a mention, best first: of two that give an id, the first is believed. */

@@ -65,7 +65,12 @@ nw_code nw_tokenizer_check(nw_memory *mem, const nw_tokenizer_files *files, nw_t
     nw_code            rc = nw_tokenizer_parts_open(mem, files, &parts, err);
     if (rc != NW_OK)
         return rc;
-    *ret = (nw_tokenizer_facts){.extra_ids = parts.specials.extra_ids};
+    const nw_specials *specials = &parts.specials;
+    *ret = (nw_tokenizer_facts){
+        .extra_ids = specials->extra_ids,
+        .special_bytes = specials->cap * sizeof *specials->items + specials->names_cap,
+        .id_end = specials->id_end > parts.piece_count ? specials->id_end : parts.piece_count,
+    };
     if (!parts.byt5) {
         ret->piece_count = parts.piece_count;
         ret->file_bytes = files->spiece_bytes;
@@ -82,12 +87,11 @@ nw_code nw_tokenizer_check(nw_memory *mem, const nw_tokenizer_files *files, nw_t
  * piece and the file once were measured. */
 nw_tokenizer_cost nw_tokenizer_declared(const nw_tokenizer_facts *facts)
 {
-    const uint64_t    kib = 1024, pieces = facts->piece_count, extra = facts->extra_ids;
+    const uint64_t    kib = 1024, pieces = facts->piece_count, special = facts->special_bytes;
     uint64_t          framing = facts->text_bytes + 4 * pieces;
     uint64_t          charsmap = facts->file_bytes > framing ? facts->file_bytes - framing : 0;
-    uint64_t          special = 96 * extra;
     uint64_t          loading = charsmap / 4 + 512 * kib; /* checking the charsmap, scanning the documents */
-    nw_tokenizer_cost cost = {.pieces = facts->text_bytes + 5 * pieces + 32 * extra + 64 * kib};
+    nw_tokenizer_cost cost = {.pieces = facts->text_bytes + 5 * (uint64_t)facts->id_end + special + 64 * kib};
     if (facts->library) {
         cost.kept = 205 * pieces + 2 * facts->file_bytes + special + 1024 * kib;
         cost.per_text_byte = 700; /* 260 for plain text, 650 where one character becomes 18 */

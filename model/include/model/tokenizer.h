@@ -44,6 +44,8 @@ typedef struct {
     uint64_t file_bytes;
     uint64_t text_bytes; /* of all pieces */
     uint32_t extra_ids;
+    uint64_t special_bytes; /* that the special tokens' tables take */
+    uint32_t id_end;        /* 1 + the highest id that stands for anything; the table of pieces goes so far */
     bool     library; /* a BPE model: the sentencepiece library will hold it */
 } nw_tokenizer_facts;
 

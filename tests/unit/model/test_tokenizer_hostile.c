@@ -65,13 +65,19 @@ static nw_code use(const nw_tokenizer_files *files, nw_error *err)
     nw_memory_init(&mem, UINT64_MAX, NULL);
     nw_code rc = nw_tokenizer_check(&mem, files, &facts, err);
     assert_true(mem.peak <= 1 << 20);
-    if (rc == NW_OK)
+    nw_tokenizer_cost cost = {0};
+    if (rc == NW_OK) {
+        cost = nw_tokenizer_declared(&facts);
         rc = nw_tokenizer_open(&mem, files, &tokenizer, err);
+        assert_true(mem.live <= cost.kept && mem.peak <= cost.peak);
+    }
     if (rc == NW_OK)
         rc = nw_tokenizer_encode(tokenizer, text, sizeof text - 1, ids, 256, &count, err);
+    uint64_t kept = mem.live;
     if (rc == NW_OK)
         rc = nw_pieces_open(&mem, files, &pieces, err);
     if (rc == NW_OK) {
+        assert_true(mem.live - kept <= cost.pieces);
         size_t max = nw_pieces_text_max(pieces);
         char  *buf = malloc(max);
         nw_tokenizer_unknown(tokenizer, text, sizeof text - 1, NULL, 0);
@@ -689,6 +695,52 @@ static void test_too_many_pieces(void **state)
     free(bytes);
 }
 
+/* Documents that are large in each way: refused, or within what was promised and declared, which use() checks. */
+static void test_large_documents(void **state)
+{
+    (void)state;
+    enum { CAP = 1 << 20 };
+    begin_small();
+    nw_tokenizer_files files = files_of(made.bytes, made.out.len);
+    char              *text = malloc(CAP);
+    nw_error           err = {0};
+    size_t             len = 0;
+    files.special = text;
+    memset(text, 'k', CAP); /* a long key; a long string, as it is and escaped */
+    memcpy(text, "{\"", 2);
+    memcpy(text + 900000, "\":1}", 4);
+    files.special_bytes = 900004;
+    assert_int_equal(use(&files, &err), NW_E_TOKENIZER);
+    memcpy(text, "{\"chat_template\":\"", 18);
+    memcpy(text + 900000, "\"}", 2);
+    files.special_bytes = 900002;
+    assert_int_equal(use(&files, &err), NW_OK);
+    memcpy(text + 18, "\\n", 2);
+    assert_int_equal(use(&files, &err), NW_E_TOKENIZER);
+    assert_non_null(strstr(err.msg, "memory to read"));
+    for (unsigned i = 0; i < 60000; i++) /* many keys that mean nothing */
+        len += (size_t)snprintf(text + len, CAP - len, "%c\"%u\":0", i == 0 ? '{' : ',', i);
+    text[len++] = '}';
+    files.special_bytes = len;
+    assert_int_equal(use(&files, &err), NW_E_TOKENIZER);
+    assert_non_null(strstr(err.msg, "memory to read"));
+    /* As many tokens as there may be, and as long ones. */
+    for (size_t name_len = 5; name_len <= 505; name_len += 500) {
+        unsigned count = name_len == 5 ? 8000 : 500;
+        len = 0;
+        for (unsigned i = 0; i < count; i++)
+            len += (size_t)snprintf(text + len, CAP - len, "%s\"%0*u\"",
+                                    i == 0 ? "{\"additional_special_tokens\":[" : ",", (int)name_len, i);
+        len += (size_t)snprintf(text + len, CAP - len, "]}");
+        files.special_bytes = len;
+        if (use(&files, &err) != NW_OK)
+            fail_msg("%s", err.msg);
+    }
+    files.special_bytes = (size_t)snprintf(text, CAP, "{\"added_tokens_decoder\":{\"1999999\":{\"content\":\"x\"}}}");
+    assert_int_equal(use(&files, &err), NW_OK); /* a table of so many ids */
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -709,6 +761,7 @@ int main(void)
         cmocka_unit_test(test_user_pieces),
         cmocka_unit_test(test_small_stack),
         cmocka_unit_test(test_documents),
+        cmocka_unit_test(test_large_documents),
         cmocka_unit_test(test_too_many_pieces),
     };
     return cmocka_run_group_tests_name("tokenizer_hostile", tests, NULL, NULL);
