@@ -13,170 +13,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* -- tables -- */
-
-#define NAMES_BLOCK_BYTES ((size_t)16384)
-#define NAME_LEN_MAX ((size_t)4096)
-
-struct nw_names_block {
-    nw_names_block *next;
-    size_t          used;
-    char            text[NAMES_BLOCK_BYTES];
-};
-
-const char *nw_names_add(nw_names *names, const char *text, size_t len)
-{
-    NW_CHECK(len <= NAME_LEN_MAX);
-    nw_names_block *b = names->blocks;
-    if (b == NULL || len + 1 > NAMES_BLOCK_BYTES - b->used) {
-        b = nw_memory_alloc(names->mem, NW_TAG_INDEX, 1, sizeof *b);
-        if (b == NULL)
-            return NULL;
-        b->next = names->blocks;
-        names->blocks = b;
-    }
-    char *copy = b->text + b->used;
-    memcpy(copy, text, len);
-    copy[len] = '\0';
-    b->used += len + 1;
-    return copy;
-}
-
-void nw_names_free(nw_names *names)
-{
-    while (names->blocks != NULL) {
-        nw_names_block *b = names->blocks;
-        names->blocks = b->next;
-        nw_memory_free(names->mem, NW_TAG_INDEX, b, 1, sizeof *b);
-    }
-}
-
-void nw_tensor_table_free(nw_tensor_table *table)
-{
-    nw_memory_free(table->names.mem, NW_TAG_INDEX, table->tensors, table->cap, sizeof *table->tensors);
-    table->tensors = NULL;
-    table->count = table->cap = 0;
-    nw_names_free(&table->names);
-}
-
-void *nw_array_grow(nw_memory *mem, void *array, size_t count, size_t *cap, size_t size)
-{
-    if (count < *cap)
-        return array;
-    size_t fresh_cap = *cap > 0 ? *cap * 2 : 32;
-    void  *fresh = nw_memory_alloc(mem, NW_TAG_INDEX, fresh_cap, size);
-    if (fresh == NULL)
-        return NULL;
-    if (count > 0)
-        memcpy(fresh, array, count * size);
-    nw_memory_free(mem, NW_TAG_INDEX, array, *cap, size);
-    *cap = fresh_cap;
-    return fresh;
-}
-
-bool nw_tensor_name_ok(const char *text, size_t len)
-{
-    if (len == 0 || len > NW_TENSOR_NAME_MAX)
-        return false;
-    for (size_t i = 0; i < len; i++) {
-        unsigned char c = (unsigned char)text[i];
-        bool          c1 = c == 0xc2 && i + 1 < len && (unsigned char)text[i + 1] < 0xa0; /* U+0080 to U+009F */
-        if (c < 0x20 || c == 0x7f || c1)
-            return false;
-    }
-    return true;
-}
-
-/* -- reading -- */
-
-/* The chunk at hand. */
-typedef struct {
-    const nw_source *source;
-    unsigned char   *buf; /* NW_HEADER_CHUNK bytes */
-    uint64_t         offset;
-    size_t           bytes; /* valid from offset on */
-} chunk;
-
-static nw_code chunk_open(chunk *c, const nw_source *source, nw_error *err)
-{
-    *c = (chunk){.source = source, .buf = nw_memory_map(source->mem, NW_TAG_INDEX, NW_HEADER_CHUNK, false)};
-    return c->buf != NULL ? NW_OK : nw_memory_fail(source->mem, err, NW_HEADER_CHUNK, source->path);
-}
-
-static void chunk_close(chunk *c)
-{
-    if (c->buf != NULL)
-        nw_memory_unmap(c->source->mem, NW_TAG_INDEX, c->buf, NW_HEADER_CHUNK);
-}
-
-/* Makes the byte at `pos` available, and as many after it as one aligned read gives. */
-static nw_code chunk_fetch(chunk *c, uint64_t pos, const unsigned char **ret_bytes, size_t *ret_len, nw_error *err)
-{
-    const nw_file *file = c->source->file;
-    NW_CHECK(pos < file->size);
-    NW_CHECK(file->align > 0 && file->align <= NW_HEADER_CHUNK);
-    if (pos < c->offset || pos - c->offset >= c->bytes) {
-        uint64_t  start = nw_round_down(pos, file->align);
-        nw_extent extent = nw_file_extent(file, start, nw_min_u64(NW_HEADER_CHUNK, file->size - start));
-        NW_CHECK(extent.bytes <= NW_HEADER_CHUNK && extent.skip == 0);
-        nw_io_op op = {.kind = NW_IO_READ,
-                       .fd = file->fd,
-                       .offset = extent.offset,
-                       .buf = c->buf,
-                       .bytes = extent.bytes,
-                       .bytes_needed = extent.bytes_needed};
-        c->bytes = 0;
-        nw_code rc = nw_io_run(c->source->io, &op, c->source->path, err);
-        if (rc != NW_OK)
-            return rc;
-        nw_file_drop(file, extent.offset, extent.bytes);
-        if (c->source->read_bytes != NULL)
-            *c->source->read_bytes += extent.bytes_counted;
-        c->offset = extent.offset;
-        c->bytes = extent.bytes_needed;
-    }
-    *ret_bytes = c->buf + (pos - c->offset);
-    *ret_len = c->bytes - (size_t)(pos - c->offset);
-    return NW_OK;
-}
-
-static nw_code chunk_scan(chunk *c, const char *label, uint64_t offset, uint64_t bytes, nw_json_fn fn, void *user,
-                          nw_error *err)
-{
-    /* yajl looks at an unfinished string again with each chunk, so a header full of long ones would take long. */
-    static const nw_json_limits limits = {.string_len_max = (size_t)256 << 10};
-    nw_json                    *json = NULL;
-    nw_code                     rc = nw_json_open(c->source->mem, label, &limits, fn, user, &json, err);
-    for (uint64_t done = 0; done < bytes && rc == NW_OK;) {
-        const unsigned char *p = NULL;
-        size_t               len = 0;
-        rc = chunk_fetch(c, offset + done, &p, &len, err);
-        if (rc != NW_OK)
-            break;
-        len = (size_t)nw_min_u64(len, bytes - done);
-        rc = nw_json_feed(json, p, len, err);
-        done += len;
-    }
-    if (rc == NW_OK)
-        rc = nw_json_finish(json, err);
-    nw_json_close(json);
-    return rc;
-}
-
-nw_code nw_source_scan(const nw_source *source, const char *label, uint64_t offset, uint64_t bytes, nw_json_fn fn,
-                       void *user, nw_error *err)
-{
-    NW_CHECK(offset <= source->file->size && bytes <= source->file->size - offset);
-    chunk   c;
-    nw_code rc = chunk_open(&c, source, err);
-    if (rc == NW_OK)
-        rc = chunk_scan(&c, label, offset, bytes, fn, user, err);
-    chunk_close(&c);
-    return rc;
-}
-
-/* -- the header -- */
-
 typedef struct {
     char     name[12];
     uint32_t bits;
@@ -217,22 +53,11 @@ static nw_code fail_tensor(const header *h, nw_code code, const char *problem, n
 
 static nw_code tensor_begin(header *h, const nw_json_event *e, nw_error *err)
 {
-    if (!nw_tensor_name_ok(e->key, e->key_len)) {
-        return nw_fail(err, NW_E_FORMAT, 0, "'%s': '%.*s' cannot be the name of a tensor", h->source->path,
-                       (int)nw_min_size(e->key_len, 100), e->key);
-    }
-    if (h->table->count == NW_TENSOR_COUNT_MAX)
-        return nw_fail(err, NW_E_FORMAT, 0, "'%s': more than %zu tensors", h->source->path, NW_TENSOR_COUNT_MAX);
     const char *name = NULL;
-    if (h->name_fn != NULL) {
-        nw_code rc = h->name_fn(h->name_user, e->key, e->key_len, &name, err);
-        if (rc != NW_OK)
-            return rc;
-    } else {
-        name = nw_names_add(&h->table->names, e->key, e->key_len);
-        if (name == NULL)
-            return nw_memory_fail(h->source->mem, err, sizeof(nw_names_block), h->source->path);
-    }
+    nw_code     rc =
+        nw_tensor_table_name(h->table, e->key, e->key_len, h->name_fn, h->name_user, h->source->path, &name, err);
+    if (rc != NW_OK)
+        return rc;
     h->tensor = (nw_tensor){.name = name};
     h->bits = 0;
     h->has_shape = h->has_offsets = false;
@@ -270,14 +95,7 @@ static nw_code tensor_end(header *h, uint32_t file, nw_error *err)
     }
     t->file = file;
     t->offset = h->data_offset + h->offsets[0]; /* within the file, so it cannot overflow */
-
-    nw_tensor_table *table = h->table;
-    nw_tensor       *grown = nw_array_grow(h->source->mem, table->tensors, table->count, &table->cap, sizeof *grown);
-    if (grown == NULL)
-        return nw_memory_fail(h->source->mem, err, table->cap * 2 * sizeof *grown, h->source->path);
-    table->tensors = grown;
-    table->tensors[table->count++] = *t;
-    return NW_OK;
+    return nw_tensor_table_add(h->table, t, h->source->path, err);
 }
 
 static nw_code take_dtype(header *h, const nw_json_event *e, nw_error *err)
@@ -428,35 +246,27 @@ static nw_code fail_length(const nw_source *source, const unsigned char first[8]
                    source->path, (unsigned long long)len, (unsigned long long)source->file->size);
 }
 
-static uint64_t u64_le(const unsigned char *p)
-{
-    uint64_t value = 0;
-    for (int i = 7; i >= 0; i--)
-        value = value << 8 | p[i];
-    return value;
-}
-
 nw_code nw_safetensors_read(const nw_source *source, uint32_t file, nw_tensor_table *table, nw_name_fn name_fn,
                             void *name_user, nw_error *err)
 {
     if (source->file->size < 8)
         return nw_fail(err, NW_E_FORMAT, 0, "'%s' is too short for a safetensors file", source->path);
 
-    chunk                c;
+    nw_chunk             c;
     const unsigned char *p = NULL;
     size_t               len = 0;
     size_t               first = table->count;
     uint64_t             header_bytes = 0;
     header_scan          scan = {0};
     char                 label[600];
-    nw_code              rc = chunk_open(&c, source, err);
+    nw_code              rc = nw_chunk_open(&c, source, NW_HEADER_CHUNK, err);
     if (rc == NW_OK)
-        rc = chunk_fetch(&c, 0, &p, &len, err);
+        rc = nw_chunk_fetch(&c, 0, &p, &len, err);
     if (rc != NW_OK)
         goto done;
 
     NW_CHECK(len >= 8);
-    header_bytes = u64_le(p);
+    header_bytes = nw_le(p, 8);
     if (header_bytes > NW_HEADER_BYTES_MAX || header_bytes > source->file->size - 8) {
         rc = fail_length(source, p, header_bytes, err);
         goto done;
@@ -469,10 +279,10 @@ nw_code nw_safetensors_read(const nw_source *source, uint32_t file, nw_tensor_ta
                            .data_offset = 8 + header_bytes,
                            .data_bytes = source->file->size - 8 - header_bytes};
     snprintf(label, sizeof label, "%.500s (header)", source->path);
-    rc = chunk_scan(&c, label, 8, header_bytes, on_value, &scan, err);
+    rc = nw_chunk_scan(&c, label, 8, header_bytes, on_value, &scan, err);
     if (rc == NW_OK)
         rc = check_cover(&scan.header, first, err);
 done:
-    chunk_close(&c);
+    nw_chunk_close(&c);
     return rc;
 }
