@@ -41,7 +41,7 @@
 
 static const char usage[] =
     "usage: narrows-grow SRC DST [option ...]\n"
-    "Writes to the new directory DST a larger T5 checkpoint that computes the same as the one in SRC (safetensors).\n"
+    "Writes to the new directory DST a larger T5 checkpoint that computes the same as the one in SRC.\n"
     "  --d-model-factor F      1 (default), 4 or 16 times the width\n"
     "  --d-ff N                hidden units of the feed-forward parts\n"
     "  --heads N               attention heads\n"

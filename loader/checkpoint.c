@@ -1,12 +1,13 @@
 /* Opening a checkpoint: finds its files, reads their headers, joins them into one table sorted by name.
  *
- * Which files: as transformers looks, model.safetensors first, then the index. The index decides: a shard holds exactly
- * the tensors that the index says it holds, no more and no fewer, so that every name has one meaning. All files are
- * opened once and stay open, so that what was checked is what is read later.
+ * Which files: as transformers looks, safetensors before PyTorch, one file before an index. The index decides: a shard
+ * holds exactly the tensors that the index says it holds, no more and no fewer, so that every name has one meaning. All
+ * files are opened once and stay open, so that what was checked is what is read later.
  */
 #include "loader/checkpoint.h"
 
 #include "shard_index.h"
+#include "weights.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -15,8 +16,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define WEIGHTS_NAME "model.safetensors"
-#define INDEX_NAME "model.safetensors.index.json"
+/* In the order in which transformers looks for them. */
+static const char *const weights_names[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+                                            "pytorch_model.bin.index.json"};
+#define WEIGHTS_NAMES "model.safetensors or pytorch_model.bin, and no index of them,"
 
 struct nw_checkpoint {
     nw_memory      *mem;
@@ -118,7 +121,7 @@ static nw_code file_read(opening *o, size_t index, const char *path, nw_name_fn 
     c->files[index] = file;
     nw_source source = {
         .mem = c->mem, .io = o->io, .file = &c->files[index], .path = c->paths[index], .read_bytes = o->read_bytes};
-    return nw_safetensors_read(&source, (uint32_t)index, &c->table, name_fn, name_user, err);
+    return nw_weights_read(&source, (uint32_t)index, &c->table, name_fn, name_user, err);
 }
 
 /* -- shards -- */
@@ -193,54 +196,69 @@ static bool ends_with_any(const char *name, const char *const *ends)
     return *ends != NULL;
 }
 
-/* Weights of another format, by the names that transformers and llama.cpp give them; a training_args.bin is none. */
+/* Weights of another format, by the names that transformers and llama.cpp give them. */
 static bool other_weights(const char *name)
 {
-    static const char *const torch[] = {".bin", ".bin.index.json", NULL};
     static const char *const others[] = {".gguf", ".msgpack", ".h5", NULL};
-    return ends_with_any(name, others) || (strncmp(name, "pytorch_model", 13) == 0 && ends_with_any(name, torch));
+    return ends_with_any(name, others);
 }
 
-static nw_code fail_other(const char *dir, const char *name, nw_error *err)
+/* Weights under another name than a directory's weights have; a training_args.bin is none. */
+static bool loose_weights(const char *name)
+{
+    static const char *const ends[] = {".safetensors", ".pt", ".pth", ".ckpt", NULL};
+    return ends_with_any(name, ends) || (ends_with(name, ".bin") && strncmp(name, "pytorch_model", 13) == 0);
+}
+
+/* A low-rank adapter (LoRA) is a difference to a model, not a model. */
+static bool is_adapter(const char *name)
+{
+    return strcmp(name, "adapter_config.json") == 0 || strncmp(name, "adapter_model.", 14) == 0;
+}
+
+static nw_code fail_adapter(const char *path, const char *what, nw_error *err)
 {
     return nw_fail(err, NW_E_UNSUPPORTED, 0,
-                   "'%s' has '%.100s' but no " WEIGHTS_NAME ", and only safetensors can be read", dir, name);
+                   "'%s' is a LoRA adapter ('%.100s'), not a model: merge it into its base model first "
+                   "(merge_and_unload in peft) and save the result",
+                   path, what);
 }
 
-/* Neither of the two names is there: says what is. */
+/* None of the names is there: says what is. */
 static nw_code fail_nothing(const char *dir, nw_error *err)
 {
     DIR *d = opendir(dir);
     if (d == NULL)
         return nw_fail(err, NW_E_IO, errno, "open '%s'", dir);
-    char           other[256] = "", loose[256] = "";
+    char           found[3][256] = {"", "", ""}; /* an adapter, other weights, loose ones */
     struct dirent *entry;
     while ((entry = readdir(d)) != NULL) {
-        bool  is_other = other_weights(entry->d_name);
-        bool  is_loose = ends_with(entry->d_name, ".safetensors");
-        char *kept = is_other ? other : loose;
+        const char *name = entry->d_name;
+        int         kind = is_adapter(name) ? 0 : other_weights(name) ? 1 : loose_weights(name) ? 2 : -1;
         /* The first by name, so that the message does not depend on the directory's order. */
-        if ((is_other || is_loose) && (kept[0] == '\0' || strcmp(entry->d_name, kept) < 0))
-            snprintf(kept, sizeof other, "%s", entry->d_name);
+        if (kind >= 0 && (found[kind][0] == '\0' || strcmp(name, found[kind]) < 0))
+            snprintf(found[kind], sizeof found[kind], "%s", name);
     }
     closedir(d);
-    if (other[0] != '\0')
-        return fail_other(dir, other, err);
-    if (loose[0] != '\0') {
-        return nw_fail(err, NW_E_FORMAT, 0,
-                       "no " WEIGHTS_NAME " or " INDEX_NAME " in '%s'; to open '%.100s', name that file", dir, loose);
+    if (found[0][0] != '\0')
+        return fail_adapter(dir, found[0], err);
+    if (found[1][0] != '\0') {
+        return nw_fail(err, NW_E_UNSUPPORTED, 0,
+                       "'%s' has '%.100s' but no " WEIGHTS_NAMES " and only safetensors and PyTorch can be read", dir,
+                       found[1]);
     }
-    return nw_fail(err, NW_E_FORMAT, 0, "no " WEIGHTS_NAME " or " INDEX_NAME " in '%s'", dir);
+    if (found[2][0] != '\0') {
+        return nw_fail(err, NW_E_FORMAT, 0, "no " WEIGHTS_NAMES " in '%s'; to open '%.100s', name that file", dir,
+                       found[2]);
+    }
+    return nw_fail(err, NW_E_FORMAT, 0, "no " WEIGHTS_NAMES " in '%s'", dir);
 }
 
 static nw_code file_open(opening *o, const char *path, nw_error *err)
 {
-    if (ends_with(path, ".safetensors.index.json"))
+    static const char *const indexes[] = {".safetensors.index.json", ".bin.index.json", NULL};
+    if (ends_with_any(path, indexes))
         return index_open(o, path, err);
-    static const char *const others[] = {".bin", ".bin.index.json", ".gguf", ".msgpack", ".h5", ".pt",
-                                         ".pth", ".ckpt",           NULL};
-    if (ends_with_any(path, others))
-        return nw_fail(err, NW_E_UNSUPPORTED, 0, "'%s': only safetensors can be read", path);
     nw_code rc = files_alloc(o->checkpoint, 1, err);
     return rc == NW_OK ? file_read(o, 0, path, NULL, NULL, err) : rc;
 }
@@ -248,19 +266,18 @@ static nw_code file_open(opening *o, const char *path, nw_error *err)
 static nw_code dir_open(opening *o, nw_error *err)
 {
     nw_checkpoint *c = o->checkpoint;
-    const char    *names[] = {WEIGHTS_NAME, INDEX_NAME};
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof weights_names / sizeof *weights_names; i++) {
         bool    has = false;
-        nw_code rc = has_entry(c, names[i], &has, err);
+        nw_code rc = has_entry(c, weights_names[i], &has, err);
         if (rc != NW_OK)
             return rc;
         if (!has)
             continue;
-        char *path = path_join(c->mem, c->dir, names[i]);
+        char *path = path_join(c->mem, c->dir, weights_names[i]);
         if (path == NULL)
             return nw_memory_fail(c->mem, err, PATH_MAX, c->dir);
         rc = file_open(o, path, err);
-        path_free(c->mem, c->dir, names[i], path);
+        path_free(c->mem, c->dir, weights_names[i], path);
         return rc;
     }
     return fail_nothing(c->dir, err);
@@ -270,6 +287,21 @@ static int compare_names(const void *a, const void *b)
 {
     const nw_tensor *x = a, *y = b;
     return strcmp(x->name, y->name);
+}
+
+/* Sorts the table by name. A name has one meaning: JSON refuses two, a pickle's dict may hold them. */
+static nw_code table_finish(nw_checkpoint *c, const char *path, nw_error *err)
+{
+    nw_tensor *t = c->table.tensors;
+    if (c->table.count > 0)
+        nw_sort(t, c->table.count, sizeof *t, compare_names);
+    for (size_t i = 0; i < c->table.count; i++) {
+        if (i > 0 && strcmp(t[i - 1].name, t[i].name) == 0)
+            return nw_fail(err, NW_E_FORMAT, 0, "'%s': tensor '%.200s' is there twice", path, t[i].name);
+        if (strstr(t[i].name, "lora_A") != NULL)
+            return fail_adapter(path, t[i].name, err);
+    }
+    return NW_OK;
 }
 
 nw_code nw_checkpoint_open(nw_memory *mem, nw_io *io, const char *path, const nw_log *log, uint64_t *read_bytes,
@@ -289,16 +321,13 @@ nw_code nw_checkpoint_open(nw_memory *mem, nw_io *io, const char *path, const nw
     nw_code rc = set_dir(c, path, is_dir, err);
     if (rc == NW_OK)
         rc = is_dir ? dir_open(&o, err) : file_open(&o, path, err);
+    if (rc == NW_OK)
+        rc = table_finish(c, path, err);
     if (rc != NW_OK) {
         nw_checkpoint_close(c);
         return rc;
     }
 
-    nw_tensor *t = c->table.tensors;
-    if (c->table.count > 0)
-        nw_sort(t, c->table.count, sizeof *t, compare_names);
-    for (size_t i = 1; i < c->table.count; i++)
-        NW_CHECK(strcmp(t[i - 1].name, t[i].name) < 0); /* the scans refuse duplicates */
     nw_log_line(log, NW_LOG_DEBUG, "'%s': %zu tensors in %zu files", path, c->table.count, c->file_count);
     *ret_checkpoint = c;
     return NW_OK;

@@ -230,17 +230,8 @@ static nw_code check_cover(const header *h, size_t first, nw_error *err)
     return NW_OK;
 }
 
-/* The length is impossible: says what the file is instead, if its first bytes tell. */
-static nw_code fail_length(const nw_source *source, const unsigned char first[8], uint64_t len, nw_error *err)
+static nw_code fail_length(const nw_source *source, uint64_t len, nw_error *err)
 {
-    const char *what = memcmp(first, "GGUF", 4) == 0      ? "a GGUF file"
-                       : memcmp(first, "PK\3\4", 4) == 0  ? "a zip archive, as PyTorch writes"
-                       : memcmp(first, "\x80\2", 2) == 0  ? "a Python pickle, as PyTorch writes"
-                       : memcmp(first, "\x89HDF", 4) == 0 ? "an HDF5 file"
-                                                          : NULL;
-    if (what != NULL) {
-        return nw_fail(err, NW_E_UNSUPPORTED, 0, "'%s' is %s; only safetensors can be read", source->path, what);
-    }
     return nw_fail(err, NW_E_FORMAT, 0,
                    "'%s' is not a safetensors file, or is cut short: a header of %llu bytes in a file of %llu",
                    source->path, (unsigned long long)len, (unsigned long long)source->file->size);
@@ -268,7 +259,7 @@ nw_code nw_safetensors_read(const nw_source *source, uint32_t file, nw_tensor_ta
     NW_CHECK(len >= 8);
     header_bytes = nw_le(p, 8);
     if (header_bytes > NW_HEADER_BYTES_MAX || header_bytes > source->file->size - 8) {
-        rc = fail_length(source, p, header_bytes, err);
+        rc = fail_length(source, header_bytes, err);
         goto done;
     }
     scan.file = file;

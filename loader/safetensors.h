@@ -10,7 +10,7 @@
 /* Appends the tensors of one safetensors file to the table, with `file` as their file's index.
  *
  * name_fn  NULL: names are copied into the table.
- * Errors   NW_E_FORMAT, NW_E_UNSUPPORTED (another format by its first bytes), NW_E_IO, NW_E_MEMORY, NW_E_BUDGET. */
+ * Errors   NW_E_FORMAT, NW_E_UNSUPPORTED (more than 8 dimensions), NW_E_IO, NW_E_MEMORY, NW_E_BUDGET. */
 NW_MUST_USE nw_code nw_safetensors_read(const nw_source *source, uint32_t file, nw_tensor_table *table,
                                         nw_name_fn name_fn, void *name_user, nw_error *err);
 

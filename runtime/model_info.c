@@ -40,6 +40,18 @@ static uint64_t pass_bytes(const nw_model *m, nw_pass pass)
     return bytes;
 }
 
+/* True if an earlier tensor has the same bytes of the same file: tied tensors of a PyTorch checkpoint. */
+static bool is_repeated(const nw_model *m, uint32_t index)
+{
+    const nw_tensor *t = m->places[index].tensor;
+    for (uint32_t i = 0; i < index; i++) {
+        const nw_tensor *other = m->places[i].tensor;
+        if (other->file == t->file && other->offset == t->offset && other->bytes == t->bytes)
+            return true;
+    }
+    return false;
+}
+
 void nw_model_describe(const nw_model *m, nw_model_info *ret)
 {
     const nw_config *c = &m->config;
@@ -72,6 +84,8 @@ void nw_model_describe(const nw_model *m, nw_model_info *ret)
     };
     for (uint32_t i = 0; i < m->tensors.count; i++) {
         const nw_tensor *t = m->places[i].tensor;
+        if (is_repeated(m, i))
+            continue;
         ret->parameters += m->tensors.list[i].rows * m->tensors.list[i].cols;
         ret->weight_bytes += t->bytes;
         ret->type_bytes[t->dtype] += t->bytes;

@@ -57,7 +57,7 @@ bool options_number(const char *text, uint64_t min, uint64_t max, uint64_t *ret)
 static const struct argp_option model_options[] = {
     {0, 0, 0, 0, "Model:", 1},
     {"model", 'm', "MODEL", 0,
-     "A directory with config.json and weights, one .safetensors file, or owner/name in the local "
+     "A directory with config.json and weights, one .safetensors or .bin file, or owner/name in the local "
      "Hugging Face cache",
      1},
     {"config", KEY_CONFIG, "PATH", 0,

@@ -79,7 +79,7 @@ typedef struct nw_hooks nw_hooks;
 typedef enum { NW_READ_AUTO, NW_READ_URING, NW_READ_THREADS } nw_read_with;
 
 typedef struct {
-    const char *path;         /* a directory, a .safetensors file, or owner/name in the local Hugging Face cache */
+    const char *path;         /* a directory, a .safetensors or .bin file, or owner/name in the Hugging Face cache */
     const char *config;       /* a config.json; NULL: beside the weights, and for a file without one, inferred */
     const char *tokenizer;    /* a spiece.model or a directory with one; NULL: beside the model */
     uint64_t    budget_bytes; /* the process's budget: bounds parsing and the tokenizer; 0: none */

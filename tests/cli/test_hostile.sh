@@ -84,11 +84,9 @@ rejects 4 'model.safetensors.*git-lfs'
 fresh && mv "$m/model.safetensors" "$m/ab12.incomplete" && ln -s ab12.incomplete "$m/model.safetensors"
 rejects 4 'model.safetensors.*incomplete'
 fresh && mv "$m/model.safetensors" "$m/model.safetensors.incomplete" && rejects 4 "model.safetensors.* in '$m'"
-for name in pytorch_model.bin model.gguf; do
-    fresh && mv "$m/model.safetensors" "$m/$name"
-    rejects 4 "$name.*only safetensors can be read"
-    rejects 4 "$name.*only safetensors can be read" "$m/$name"
-done
+fresh && mv "$m/model.safetensors" "$m/model.gguf" && rejects 4 'model.gguf.*only safetensors and PyTorch can be read'
+fresh && mv "$m/model.safetensors" "$m/pytorch_model.bin" && runs # the first bytes say what it is
+fresh && rm "$m/model.safetensors" && : >"$m/adapter_model.bin" && rejects 4 'adapter_model.bin.*merge it into its base'
 
 # ---- the header ----
 fresh && : >"$m/model.safetensors" && rejects 4 'model.safetensors.*empty'

@@ -15,7 +15,7 @@
 static const char *const cases[] = {
     "t5-v1.0-tied", "t5-v1.1", "flan-bf16-shards", "flan-f16",  "mt5",  "umt5",    "byt5",
     "ul2",          "madlad",  "encoder-only",     "odd-sizes", "long", "buckets", "three-embeddings",
-    "gelu-exact"};
+    "gelu-exact",   "bin",     "bin-shards-f16"};
 
 /* What the inferred configuration of a case has to differ in from its config.json, because no tensor tells: there the
  * vectors need --config. All other cases must be inferred exactly. */

@@ -290,7 +290,8 @@ static subject subject_make(const char *name, const char *dir, const size_t *len
 int main(int argc, char **argv)
 {
     static const char *const goldens[] = {"t5-v1.1", "t5-v1.0-tied", "umt5", "flan-bf16-shards", "byt5",
-                                          "odd-sizes", "encoder-only", "numbers-t5", "long"};
+                                          "odd-sizes", "encoder-only", "numbers-t5", "long",
+                                          "bin-shards-f16"};
     static const size_t lengths[] = {1, 9, 16, 17, 40}, lengths_long[] = {300, 5}, lengths_many[] = {7, 16, 33, 1};
     uint64_t            seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
     unsigned            cases = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 0;

@@ -1,8 +1,8 @@
 /* A checkpoint: which tensors its files hold, of what type and shape, and where. Knows no T5.
  *
- * Opened from headers alone, through the same reader as the weights. Formats: safetensors, one file or many with an
- * index.
- * Rules that are enforced: FORMATS of safetensors to the letter (ARCHITECTURE.md, "What a checkpoint may not do").
+ * Opened from headers alone, through the same reader as the weights. Formats: safetensors, and what torch.save writes
+ * (pytorch_model.bin); one file, or many with an index. A file's first bytes say which it is.
+ * Rules that are enforced: ARCHITECTURE.md, "What a checkpoint may not do".
  */
 #ifndef NW_LOADER_CHECKPOINT_H
 #define NW_LOADER_CHECKPOINT_H
@@ -16,7 +16,7 @@ typedef struct {
     const char *name;  /* NUL-terminated; belongs to the checkpoint */
     bool        known; /* its type is one of nw_dtype; others are listed but cannot be run */
     nw_dtype    dtype;
-    char        dtype_name[12]; /* as the file has it: "BF16", "I64" */
+    char        dtype_name[12]; /* as safetensors calls it: "BF16", "I64" */
     uint32_t    dim_count;
     uint64_t    dims[NW_TENSOR_DIMS_MAX];
     uint32_t    file;   /* index into the checkpoint's files */
@@ -26,12 +26,14 @@ typedef struct {
 
 typedef struct nw_checkpoint nw_checkpoint;
 
-/* Opens a model directory (model.safetensors, or model.safetensors.index.json with its shards), one .safetensors file,
- * or an index by its own name.
+/* Opens a model directory (model.safetensors, model.safetensors.index.json with its shards, pytorch_model.bin,
+ * pytorch_model.bin.index.json: the first of these that is there), one file of weights, or an index by its own name.
+ *
+ * Tied tensors of a PyTorch file share their place (file, offset and bytes); each is listed.
  *
  * Memory      from `mem`, tag NW_TAG_INDEX: the tables, and up to 16 MiB while headers are parsed.
  * read_bytes  what was read is added to it; may be NULL.
- * Errors      NW_E_IO, NW_E_FORMAT, NW_E_UNSUPPORTED (only a .bin or GGUF is there: says so), NW_E_MEMORY, NW_E_BUDGET.
+ * Errors      NW_E_IO, NW_E_FORMAT, NW_E_UNSUPPORTED (another format, an adapter, a training checkpoint: says so), NW_E_MEMORY, NW_E_BUDGET.
  *             Every message names the file and what is wrong with it. */
 NW_MUST_USE nw_code nw_checkpoint_open(nw_memory *mem, nw_io *io, const char *path, const nw_log *log,
                                        uint64_t *read_bytes, nw_checkpoint **ret_checkpoint, nw_error *err);

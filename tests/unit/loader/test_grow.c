@@ -399,7 +399,6 @@ static void test_refusals(void **state)
     assert_int_equal(run_program("narrows-grow", src, dst, "--d-model-factor", "8", NULL), 2);
     assert_int_equal(run_program("narrows-grow", src, NULL), 2);
     assert_int_equal(run_program("narrows-grow", NW_TEST_DATA "/goldens/byt5", dst, NULL), 1); /* d_model 60 */
-    assert_int_equal(run_program("narrows-grow", NW_TEST_DATA "/goldens/bin", dst, NULL), 1);
     assert_int_equal(run_program("narrows-generate", "no-such-shape", dst, NULL), 1);
     assert_int_equal(run_program("narrows-generate", "t5-small", dst, "--dtype", "q8", NULL), 2);
     assert_int_not_equal(access(dst, F_OK), 0);
