@@ -139,7 +139,7 @@ static nw_code fail_memory(const nw_pickle *p, size_t bytes, nw_error *err)
 
 static nw_code container_new(nw_pickle *p, container fresh, nw_pickle_value *ret, nw_error *err)
 {
-    if (p->container_count == NW_PICKLE_ITEMS_MAX)
+    if (p->container_count == NW_PICKLE_NODES_MAX)
         return nw_pickle_broken(p, "too many dicts and lists", err);
     container *grown =
         nw_array_grow(p->source->mem, p->containers, p->container_count, &p->container_cap, sizeof *grown);
@@ -160,7 +160,7 @@ nw_code nw_pickle_dict(nw_pickle *p, bool ordered, nw_pickle_value *ret, nw_erro
 static nw_code container_add(nw_pickle *p, uint32_t index, nw_pickle_value key, nw_pickle_value value, nw_error *err)
 {
     NW_CHECK(index < p->container_count);
-    if (p->node_count == NW_PICKLE_ITEMS_MAX)
+    if (p->node_count == NW_PICKLE_NODES_MAX)
         return nw_pickle_broken(p, "too many items in dicts and lists", err);
     node *grown = nw_array_grow(p->source->mem, p->nodes, p->node_count, &p->node_cap, sizeof *grown);
     if (grown == NULL)

@@ -14,7 +14,8 @@
 #define NW_PICKLE_STACK_MAX ((size_t)4096)     /* Python stores items of a dict in batches of 1000 keys and values */
 #define NW_PICKLE_MARKS_MAX ((size_t)256)      /* nesting */
 #define NW_PICKLE_MEMO_MAX ((size_t)1000000)   /* entries */
-#define NW_PICKLE_ITEMS_MAX ((size_t)1000000)  /* of all tuples; of all dicts and lists */
+#define NW_PICKLE_ITEMS_MAX ((size_t)1000000)  /* of all tuples */
+#define NW_PICKLE_NODES_MAX ((size_t)262144)   /* of all dicts and lists */
 #define NW_PICKLE_TEXT_MAX ((size_t)65536)     /* bytes of one string */
 #define NW_PICKLE_TEXTS_MAX ((size_t)16 << 20) /* bytes of all strings that are kept */
 

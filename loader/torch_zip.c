@@ -1,10 +1,11 @@
 /* The zip archives of torch.save: PREFIX/data.pkl, PREFIX/data/KEY for each storage, and a few small entries.
  *
- * minizip does the grammar of zip and ZIP64, over reads of ours: the central directory in one stream, each local header
- * in one small read, and no payload at all. It is lenient where archives disagree with themselves, so everything that
- * could give an entry a second meaning is checked here: names, sizes and flags of the local header against the central
- * one, each entry's place, that no two share a byte, that nothing stands before, behind, or in place of the directory.
- * After that a payload is a range of the file like any tensor's.
+ * minizip finds and walks the directory, over reads of ours: the directory in one stream, each local header in one
+ * small read, and no payload at all. Debian's minizip 1.1 never reads an entry's ZIP64 sizes and offset (it waits for
+ * all ones in 64 bits where the file has 32), so these are taken from the extra field here, and local headers are read
+ * here. Everything that could give an entry a second meaning is refused: names, sizes and flags of the local header
+ * against the central one, each entry's place, that no two share a byte, that nothing stands before, between, behind,
+ * or in place of the directory. After that a payload is a range of the file like any tensor's.
  *
  * The CRC-32 of entries is not checked: payloads are not read here, and torch can be told not to write it.
  *
@@ -25,10 +26,13 @@
 #define END64_BYTES (56u + 20u)        /* that of ZIP64, with its locator */
 #define CENTRAL_BYTES 46u              /* of a central header, without name, extra field and comment */
 #define LOCAL_BYTES 30u                /* of a local header, likewise */
+#define EXTRA_BYTES_MAX 256u           /* of an entry's extra field in the directory */
+#define DESCRIPTOR_BYTES 24u           /* CRC and sizes behind a payload, at most */
+#define ENCRYPTED 0x2041u              /* bits of an entry's flags: its data, with what, its header */
 
 typedef struct {
-    const char *name; /* behind the prefix and its slash */
-    uint64_t    central;
+    const char *name;                  /* behind the prefix and its slash */
+    uint32_t    crc;                   /* as the directory has it */
     uint64_t    header, offset, bytes; /* of the local header; of the payload */
     uint32_t    type;                  /* of a storage's elements, once it is mentioned */
     bool        typed;
@@ -139,53 +143,112 @@ static nw_code take_prefix(archive *a, const char *name, nw_error *err)
 
 static nw_code check_info(const archive *a, const char *name, const unz_file_info64 *info, nw_error *err)
 {
-    if ((info->flag & 0x2041u) != 0)
+    if ((info->flag & ENCRYPTED) != 0)
         return broken_entry(a, name, "it is encrypted", err);
     if (info->compression_method != 0) {
         return nw_fail(err, NW_E_UNSUPPORTED, 0,
                        "'%s': entry '%.100s' of the zip archive is compressed, which torch.save never does",
                        a->source->path, name);
     }
-    if (info->compressed_size != info->uncompressed_size)
-        return broken_entry(a, name, "it has two different sizes", err);
-    if (info->compressed_size > a->source->file->size)
-        return broken_entry(a, name, "it is larger than the file", err);
     if (info->disk_num_start != 0)
         return broken_entry(a, name, "it is on another disk", err);
     return NW_OK;
+}
+
+/* One 64-bit number of a ZIP64 field, where the header has all ones. */
+static bool take_large(const unsigned char *field, size_t len, size_t *at, uint64_t *value)
+{
+    if (*value != UINT32_MAX)
+        return true;
+    if (len - *at < 8)
+        return false;
+    *value = nw_le(field + *at, 8);
+    *at += 8;
+    return true;
+}
+
+/* Sizes and offset of the central header at `pos`, ZIP64 or not. */
+static nw_code take_place(archive *a, const char *name, const unz_file_info64 *info, uint64_t pos,
+                          const unsigned char *extra, entry *ret, nw_error *err)
+{
+    unsigned char raw[CENTRAL_BYTES];
+    if (pos > a->source->file->size - CENTRAL_BYTES)
+        return broken(a, "its directory is outside the file", err);
+    nw_code rc = nw_chunk_copy(&a->wide, pos, raw, sizeof raw, err);
+    if (rc != NW_OK)
+        return rc;
+    if (memcmp(raw, "PK\1\2", 4) != 0)
+        return broken(a, "its directory is not where its end says", err);
+    uint64_t plain = nw_le(raw + 24, 4);
+    ret->crc = (uint32_t)nw_le(raw + 16, 4);
+    ret->bytes = nw_le(raw + 20, 4);
+    ret->header = nw_le(raw + 42, 4);
+    bool large = plain == UINT32_MAX || ret->bytes == UINT32_MAX || ret->header == UINT32_MAX;
+    for (size_t at = 0, end = info->size_file_extra; at + 4 <= end;) {
+        size_t len = (size_t)nw_le(extra + at + 2, 2), used = 0;
+        at += 4;
+        if (len > end - at)
+            return broken_entry(a, name, "its extra field is cut", err);
+        if (large && nw_le(extra + at - 4, 2) == 1) {
+            large = false;
+            if (!take_large(extra + at, len, &used, &plain) || !take_large(extra + at, len, &used, &ret->bytes) ||
+                !take_large(extra + at, len, &used, &ret->header))
+                return broken_entry(a, name, "its ZIP64 field is too short", err);
+        }
+        at += len;
+    }
+    if (ret->bytes != plain)
+        return broken_entry(a, name, "it has two different sizes", err);
+    if (ret->bytes > a->source->file->size)
+        return broken_entry(a, name, "it is larger than the file", err);
+    return NW_OK;
+}
+
+/* The name of the current entry, which every other is in one folder with. */
+static nw_code take_name(archive *a, char *name, const unz_file_info64 *info, const char **ret, nw_error *err)
+{
+    if (info->size_filename == 0 || info->size_filename > NW_ZIP_NAME_MAX)
+        return broken(a, "an entry with an empty or too long name", err);
+    name[info->size_filename] = '\0';
+    if (strlen(name) != info->size_filename || !nw_tensor_name_ok(name, info->size_filename))
+        return broken(a, "an entry with control characters in its name", err);
+    nw_code rc = a->count == 0 ? take_prefix(a, name, err) : NW_OK;
+    if (rc != NW_OK)
+        return rc;
+    if (strncmp(name, a->prefix, a->prefix_len) != 0 || name[a->prefix_len] != '/')
+        return broken_entry(a, name, "it is not in the folder of the first entry", err);
+    const char *rest = name + a->prefix_len + 1;
+    *ret = nw_names_add(&a->names, rest, strlen(rest));
+    return *ret != NULL ? NW_OK : nw_memory_fail(a->source->mem, err, NW_ZIP_NAME_MAX, a->source->path);
 }
 
 /* The current entry of the central directory, into the table. */
 static nw_code take_entry(archive *a, nw_error *err)
 {
     char            name[NW_ZIP_NAME_MAX + 1];
+    unsigned char   extra[EXTRA_BYTES_MAX];
+    entry           fresh = {0};
     unz_file_info64 info;
     unz64_file_pos  pos;
-    if (unzGetCurrentFileInfo64(a->zip, &info, name, sizeof name, NULL, 0, NULL, 0) != UNZ_OK ||
+    if (unzGetCurrentFileInfo64(a->zip, &info, name, sizeof name, extra, sizeof extra, NULL, 0) != UNZ_OK ||
         unzGetFilePos64(a->zip, &pos) != UNZ_OK)
         return broken(a, "its directory cannot be read", err);
-    if (info.size_filename == 0 || info.size_filename > NW_ZIP_NAME_MAX)
-        return broken(a, "an entry with an empty or too long name", err);
-    name[info.size_filename] = '\0';
-    if (strlen(name) != info.size_filename || !nw_tensor_name_ok(name, info.size_filename))
-        return broken(a, "an entry with control characters in its name", err);
-    nw_code rc = check_info(a, name, &info, err);
-    if (rc == NW_OK && a->count == 0)
-        rc = take_prefix(a, name, err);
+    nw_code rc = take_name(a, name, &info, &fresh.name, err);
+    if (rc == NW_OK)
+        rc = check_info(a, name, &info, err);
+    if (rc == NW_OK && info.size_file_extra > sizeof extra)
+        rc = broken_entry(a, name, "its extra field is too long", err);
+    if (rc == NW_OK)
+        rc = take_place(a, name, &info, pos.pos_in_zip_directory, extra, &fresh, err);
     if (rc != NW_OK)
         return rc;
-    if (strncmp(name, a->prefix, a->prefix_len) != 0 || name[a->prefix_len] != '/')
-        return broken_entry(a, name, "it is not in the folder of the first entry", err);
     if (a->count == NW_ZIP_ENTRIES_MAX)
         return broken(a, "too many entries", err);
-
-    const char *copy = name + a->prefix_len + 1;
-    copy = nw_names_add(&a->names, copy, strlen(copy));
-    entry *grown = copy != NULL ? nw_array_grow(a->source->mem, a->entries, a->count, &a->cap, sizeof *grown) : NULL;
+    entry *grown = nw_array_grow(a->source->mem, a->entries, a->count, &a->cap, sizeof *grown);
     if (grown == NULL)
-        return nw_memory_fail(a->source->mem, err, sizeof *grown * (a->cap * 2 + 1), a->source->path);
+        return nw_memory_fail(a->source->mem, err, sizeof *grown * a->cap * 2, a->source->path);
     a->entries = grown;
-    a->entries[a->count++] = (entry){.name = copy, .central = pos.pos_in_zip_directory, .bytes = info.compressed_size};
+    a->entries[a->count++] = fresh;
     a->central_end =
         pos.pos_in_zip_directory + CENTRAL_BYTES + info.size_filename + info.size_file_extra + info.size_file_comment;
     return NW_OK;
@@ -263,38 +326,56 @@ static nw_code read_directory(archive *a, nw_error *err)
 
 /* -- the entries -- */
 
+/* True if the fields of an extra field fill it exactly: its length is what places the payload. */
+static nw_code check_extra(archive *a, uint64_t at, uint64_t bytes, bool *ret_ok, nw_error *err)
+{
+    nw_code rc = NW_OK;
+    while (bytes >= 4 && rc == NW_OK) {
+        unsigned char field[4];
+        rc = nw_chunk_copy(&a->narrow, at, field, sizeof field, err);
+        uint64_t len = rc == NW_OK ? 4 + nw_le(field + 2, 2) : 0;
+        if (len > bytes)
+            break;
+        at += len;
+        bytes -= len;
+    }
+    *ret_ok = bytes == 0;
+    return rc;
+}
+
+/* A number of the local header must be the directory's; where its flags say so, 0 stands for "behind the payload". */
+static bool same_number(const unsigned char *local, size_t at, uint64_t number, bool or_zip64)
+{
+    uint64_t have = nw_le(local + at, 4);
+    return have == number || (have == 0 && (local[6] & 8) != 0) || (or_zip64 && have == UINT32_MAX);
+}
+
 /* Finds the payload behind the local header, which must say the same as the directory. */
 static nw_code locate(archive *a, entry *e, nw_error *err)
 {
-    unz64_file_pos pos = {.pos_in_zip_directory = e->central, .num_of_file = 0};
-    int            method = 0;
-    if (unzGoToFilePos64(a->zip, &pos) != UNZ_OK || unzOpenCurrentFile2(a->zip, &method, NULL, 1) != UNZ_OK)
-        return broken_entry(a, e->name, "its local header does not match the directory", err);
-    e->offset = unzGetCurrentFileZStreamPos64(a->zip);
-    int extra = unzGetLocalExtrafield(a->zip, NULL, 0);
-    unzCloseCurrentFile(a->zip);
-
-    /* The same bytes again, from the chunk at hand: what minizip does not compare. */
     size_t        name_len = a->prefix_len + 1 + strlen(e->name);
-    uint64_t      before = LOCAL_BYTES + name_len + (uint64_t)(extra > 0 ? extra : 0);
     unsigned char local[LOCAL_BYTES + NW_ZIP_NAME_MAX];
-    if (extra < 0 || e->offset < before || e->offset > a->split || e->bytes > a->split - e->offset)
+    bool          extra_ok = false;
+    if (e->header > a->split || LOCAL_BYTES + name_len > a->split - e->header)
         return broken_entry(a, e->name, "it lies outside the file, or in its directory", err);
-    e->header = e->offset - before;
     nw_code rc = nw_chunk_copy(&a->narrow, e->header, local, LOCAL_BYTES + name_len, err);
     if (rc != NW_OK)
         return rc;
     const char *name = (const char *)local + LOCAL_BYTES;
-    bool        same = memcmp(local, "PK\3\4", 4) == 0 && (nw_le(local + 6, 2) & 0x2041u) == 0 &&
-                nw_le(local + 26, 2) == name_len && memcmp(name, a->prefix, a->prefix_len) == 0 &&
-                name[a->prefix_len] == '/' &&
-                memcmp(name + a->prefix_len + 1, e->name, name_len - a->prefix_len - 1) == 0;
-    /* A size that stands here must be the directory's; 0 stands for "behind the data", all ones for ZIP64. */
-    for (size_t at = 18; at <= 22; at += 4) {
-        uint64_t size = nw_le(local + at, 4);
-        same = same && (size == e->bytes || size == UINT32_MAX || (size == 0 && (local[6] & 8) != 0));
-    }
-    return same ? NW_OK : broken_entry(a, e->name, "its local header does not match the directory", err);
+    bool same = memcmp(local, "PK\3\4", 4) == 0 && (nw_le(local + 6, 2) & ENCRYPTED) == 0 && nw_le(local + 8, 2) == 0 &&
+                same_number(local, 14, e->crc, false) && same_number(local, 18, e->bytes, true) &&
+                same_number(local, 22, e->bytes, true) && nw_le(local + 26, 2) == name_len &&
+                memcmp(name, a->prefix, a->prefix_len) == 0 && name[a->prefix_len] == '/' &&
+                memcmp(name + a->prefix_len + 1, e->name, strlen(e->name)) == 0;
+    uint64_t extra = nw_le(local + 28, 2);
+    e->offset = e->header + LOCAL_BYTES + name_len + extra;
+    if (same && (e->offset > a->split || e->bytes > a->split - e->offset))
+        return broken_entry(a, e->name, "it lies outside the file, or in its directory", err);
+    if (same)
+        rc = check_extra(a, e->offset - extra, extra, &extra_ok, err);
+    if (rc == NW_OK && !extra_ok)
+        rc = broken_entry(a, e->name, "its local header does not match the directory", err);
+    return rc;
 }
 
 static int compare_places(const void *a, const void *b)
@@ -314,9 +395,15 @@ static nw_code locate_all(archive *a, nw_error *err)
     if (a->entries[0].header != 0)
         return broken(a, "there is something before its first entry", err);
     for (size_t i = 1; i < a->count; i++) {
-        if (a->entries[i].header < a->entries[i - 1].offset + a->entries[i - 1].bytes)
+        uint64_t end = a->entries[i - 1].offset + a->entries[i - 1].bytes;
+        if (a->entries[i].header < end)
             return broken_entry(a, a->entries[i].name, "it overlaps another entry", err);
+        if (a->entries[i].header - end > DESCRIPTOR_BYTES)
+            return broken(a, "there is something between its entries", err);
     }
+    const entry *final = &a->entries[a->count - 1];
+    if (a->split - (final->offset + final->bytes) > DESCRIPTOR_BYTES)
+        return broken(a, "there is something behind its last entry", err);
     nw_sort(a->entries, a->count, sizeof *a->entries, compare_entries);
     for (size_t i = 1; i < a->count; i++) {
         if (strcmp(a->entries[i - 1].name, a->entries[i].name) == 0)

@@ -11,7 +11,7 @@
 /* Appends the tensors of one archive to the table.
  *
  * file, name_fn  as for nw_safetensors_read.
- * Memory         tag NW_TAG_INDEX; beside it minizip holds about 70 KiB until this returns.
+ * Memory         tag NW_TAG_INDEX; beside it minizip holds about 2 KiB until this returns.
  * Errors         NW_E_FORMAT, NW_E_UNSUPPORTED (compressed, big-endian, not a plain state dict), NW_E_IO, NW_E_MEMORY,
  *                NW_E_BUDGET. */
 NW_MUST_USE nw_code nw_torch_zip_read(const nw_source *source, uint32_t file, nw_tensor_table *table,

@@ -33,7 +33,8 @@ typedef struct nw_checkpoint nw_checkpoint;
  *
  * Memory      from `mem`, tag NW_TAG_INDEX: the tables, and up to 16 MiB while headers are parsed.
  * read_bytes  what was read is added to it; may be NULL.
- * Errors      NW_E_IO, NW_E_FORMAT, NW_E_UNSUPPORTED (another format, an adapter, a training checkpoint: says so), NW_E_MEMORY, NW_E_BUDGET.
+ * Errors      NW_E_IO, NW_E_FORMAT, NW_E_UNSUPPORTED (another format, an adapter, a training checkpoint: says so),
+ *             NW_E_MEMORY, NW_E_BUDGET.
  *             Every message names the file and what is wrong with it. */
 NW_MUST_USE nw_code nw_checkpoint_open(nw_memory *mem, nw_io *io, const char *path, const nw_log *log,
                                        uint64_t *read_bytes, nw_checkpoint **ret_checkpoint, nw_error *err);
