@@ -1,9 +1,10 @@
 /* Writes a safetensors checkpoint as PyTorch shards, with the other files of its directory.
  *
- *   make_bin SRC DST [--shards N] [--dtype f32|bf16|f16]
+ *   make_bin SRC DST [--shards N] [--dtype f32|bf16|f16] [--tie NAME=OTHER]
  *
  * Tensors stay in the order of the source's files. N = 1, the default: pytorch_model.bin. Otherwise
- * pytorch_model-0000x-of-0000N.bin with an index. Never more than a few MiB in memory. */
+ * pytorch_model-0000x-of-0000N.bin with an index. A tied tensor takes the storage of the other, of one file. Never more
+ * than a few MiB in memory. */
 #include "loader/checkpoint.h"
 #include "torch_writer.h"
 
@@ -23,6 +24,7 @@ typedef struct {
     const char       *dst;
     unsigned          shards;
     int               dtype; /* -1: as stored */
+    const char       *tie;   /* "name=other", or NULL */
 } maker;
 
 static void stop(const char *what, const char *why)
@@ -69,6 +71,22 @@ static void finish(FILE *f, const char *name)
         stop(name, "cannot be written");
 }
 
+/* The tensor whose storage this one has: itself, unless they are tied. */
+static size_t storage_of(const maker *m, size_t index)
+{
+    const char *name = m->tensors[index]->name;
+    size_t      len = strlen(name);
+    if (m->tie == NULL || strncmp(m->tie, name, len) != 0 || m->tie[len] != '=')
+        return index;
+    for (size_t i = 0; i < m->count; i++) {
+        if (strcmp(m->tensors[i]->name, m->tie + len + 1) == 0 &&
+            elements(m->tensors[i]) == elements(m->tensors[index]))
+            return i;
+    }
+    stop(m->tie, "no such tensor of that size");
+    return index;
+}
+
 static torch_bytes shard_pickle(const maker *m, size_t first, size_t end)
 {
     static const char *const types[] = {
@@ -79,7 +97,7 @@ static torch_bytes shard_pickle(const maker *m, size_t first, size_t end)
         const nw_tensor *t = m->tensors[i];
         char             key[24];
         uint64_t         strides[NW_TENSOR_DIMS_MAX];
-        snprintf(key, sizeof key, "%zu", i - first);
+        snprintf(key, sizeof key, "%zu", storage_of(m, i) - first);
         torch_strides(t->dims, t->dim_count, strides);
         torch_pickle_tensor(&p, &(torch_tensor){.name = t->name,
                                                 .type = types[dtype_of(m, t)],
@@ -128,6 +146,8 @@ static void write_shard(maker *m, const char *name, size_t first, size_t end)
     torch_zip_facts(&z);
     for (size_t i = first; i < end; i++) {
         char entry[40];
+        if (storage_of(m, i) != i)
+            continue;
         snprintf(entry, sizeof entry, "data/%zu", i - first);
         torch_zip_begin(&z, entry, elements(m->tensors[i]) * nw_dtype_bytes(dtype_of(m, m->tensors[i])));
         write_tensor(m, &z, m->tensors[i]);
@@ -203,6 +223,8 @@ static void parse(maker *m, int argc, char **argv)
     for (int i = 3; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--shards") == 0)
             m->shards = (unsigned)strtoul(argv[i + 1], NULL, 10);
+        if (strcmp(argv[i], "--tie") == 0)
+            m->tie = argv[i + 1];
         for (int d = 0; d < NW_DTYPE_COUNT && strcmp(argv[i], "--dtype") == 0; d++)
             m->dtype = strcmp(argv[i + 1], names[d]) == 0 ? d : m->dtype;
     }
@@ -215,7 +237,7 @@ int main(int argc, char **argv)
     static maker m;
     nw_error     err = {0};
     if (argc < 3) {
-        fprintf(stderr, "usage: make_bin SRC DST [--shards N] [--dtype f32|bf16|f16]\n");
+        fprintf(stderr, "usage: make_bin SRC DST [--shards N] [--dtype f32|bf16|f16] [--tie NAME=OTHER]\n");
         return 2;
     }
     parse(&m, argc, argv);
