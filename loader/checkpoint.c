@@ -298,8 +298,6 @@ static nw_code table_finish(nw_checkpoint *c, const char *path, nw_error *err)
     for (size_t i = 0; i < c->table.count; i++) {
         if (i > 0 && strcmp(t[i - 1].name, t[i].name) == 0)
             return nw_fail(err, NW_E_FORMAT, 0, "'%s': tensor '%.200s' is there twice", path, t[i].name);
-        if (strstr(t[i].name, "lora_A") != NULL)
-            return fail_adapter(path, t[i].name, err);
     }
     return NW_OK;
 }

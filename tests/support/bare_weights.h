@@ -18,14 +18,15 @@ static inline temp_path bare_weights_link(const temp_dir *dir, const char *from)
     temp_path            named = {""};
     NW_CHECK(listing != NULL);
     while ((entry = readdir(listing)) != NULL) {
-        if (strncmp(entry->d_name, "model", 5) != 0)
+        if (strncmp(entry->d_name, "model", 5) != 0 && strncmp(entry->d_name, "pytorch_model", 13) != 0)
             continue;
         char      target[1024];
         temp_path path = temp_dir_path(dir, entry->d_name);
         int       len = snprintf(target, sizeof target, "%s/%s", from, entry->d_name);
         NW_CHECK(len > 0 && (size_t)len < sizeof target);
         NW_CHECK(symlink(target, path.text) == 0);
-        if (strcmp(entry->d_name, "model.safetensors") == 0 || strstr(entry->d_name, ".index.json") != NULL)
+        if (strcmp(entry->d_name, "model.safetensors") == 0 || strcmp(entry->d_name, "pytorch_model.bin") == 0 ||
+            strstr(entry->d_name, ".index.json") != NULL)
             named = path;
     }
     closedir(listing);

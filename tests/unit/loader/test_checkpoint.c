@@ -429,10 +429,6 @@ static void test_directories(void **state)
     temp_path adapter = put_text(&dir, "adapter_config.json", "{}");
     expect_error(dir.path, NW_E_UNSUPPORTED, "LoRA adapter");
     assert_int_equal(unlink(adapter.text), 0);
-    put(&dir, "lora.safetensors", "{" T("base.q.lora_A.weight", "F32", "[1]", "[0,4]") "}", 4);
-    temp_path lora = temp_dir_path(&dir, "lora.safetensors");
-    expect_error(lora.text, NW_E_UNSUPPORTED, "LoRA adapter");
-    assert_int_equal(unlink(lora.text), 0);
     temp_path missing = temp_dir_path(&dir, "nowhere");
     expect_error(missing.text, NW_E_IO, missing.text);
     expect_error("/dev/zero", NW_E_FORMAT, "/dev/zero");

@@ -88,7 +88,9 @@ static const char *const cases[] = {"t5-v1.0-tied",
                                     "odd-sizes",
                                     "buckets",
                                     "three-embeddings",
-                                    "gelu-exact"};
+                                    "gelu-exact",
+                                    "bin",
+                                    "bin-shards-f16"};
 
 static void golden_dir(const char *name, char ret[1024])
 {
