@@ -33,6 +33,24 @@ err_has 'lossy: [0-9]* of [0-9]* converted weights were rounded'
 run unpack "$work/bf16" "$work/f32" --dtype f32
 err_has 'all [0-9]* converted weights have kept their values'
 
+# Tied tensors of a .bin are one tensor in the file, and its metadata says so.
+if [ -x "$1/tests/make_bin" ]; then
+    "$1/tests/make_bin" "$data/goldens/three-embeddings" "$work/tied" --tie encoder.embed_tokens.weight=shared.weight ||
+        fail 'make_bin'
+    run unpack "$work/tied" "$work/untied"
+    expect_status 0
+    err_has '^narrows: 1 name of tied tensors is in the metadata$'
+    grep -aq '"format":"pt","encoder.embed_tokens.weight":"shared.weight"}' "$work/untied/model.safetensors" ||
+        fail 'the metadata lacks the tied name'
+    "$1/tests/show_tensor" "$work/untied/model.safetensors" >"$work/names"
+    grep -q '^shared.weight F32' "$work/names" || fail 'the tied tensor is missing'
+    ! grep -q '^encoder.embed_tokens' "$work/names" || fail 'the tied tensor is there twice'
+    run run -m "$work/untied" -b 64M -n 8 --input-ids '5 6 7 1'
+    ids=$(cat "$work/out")
+    run run -m "$work/tied" -b 64M -n 8 --input-ids '5 6 7 1'
+    expect_out "$ids"
+fi
+
 refused 2 'SRC and DST are missing' unpack
 refused 2 'DST is missing' unpack "$model"
 refused 2 'more than a source' unpack "$model" "$work/x" "$work/y"
