@@ -247,7 +247,7 @@ static void give_candidates(const nw_session *s, const request *r, const float *
 static void give_token(nw_session *s, request *r, const float *logits)
 {
     size_t   vocab = s->model->config.vocab_size;
-    nw_token t = {.request = r->id, .index = r->produced, .logits = logits, .scores = logits, .logprob = NAN};
+    nw_token t = {.request = r->id, .index = r->produced, .logits = logits, .scores = logits, .logprob = (double)NAN};
     t.id = r->produced < r->ask.forced_count ? r->forced[r->produced] : (uint32_t)s->kernels->argmax(logits, vocab);
     if (r->ask.logprobs)
         t.logprob = nw_log_probability(s->kernels, logits, vocab, t.id);

@@ -119,6 +119,7 @@ static void spin_piece(void *ctx, size_t i, size_t worker)
     volatile unsigned x = 0;
     for (size_t k = 0; k < (i % 7) * 3000; k++)
         x += 1;
+    (void)x;
     count_piece(ctx, i, worker);
 }
 
