@@ -36,7 +36,7 @@ struct nw_pickle {
     size_t                 marks[NW_PICKLE_MARKS_MAX]; /* heights of the stack */
     size_t                 mark_count;
     nw_pickle_value       *memo;
-    size_t                 memo_cap;
+    size_t                 memo_count, memo_cap;
     nw_pickle_value       *items; /* of tuples */
     size_t                 item_count, item_cap;
     container             *containers;
@@ -398,10 +398,13 @@ static nw_code op_put(nw_pickle *p, unsigned char code, nw_error *err)
         return rc;
     if (p->depth == stack_floor(p))
         return nw_pickle_broken(p, "its stack is empty", err);
-    if (index >= NW_PICKLE_MEMO_MAX)
+    /* Pickles count their entries, so memory follows the file's size and not a number in it. */
+    if (index > p->memo_count)
+        return nw_pickle_broken(p, "a memo entry out of order", err);
+    if (index == NW_PICKLE_MEMO_MAX)
         return nw_pickle_broken(p, "more than a million memo entries", err);
-    if (index >= p->memo_cap) {
-        size_t           cap = nw_max_size(p->memo_cap * 2, (size_t)nw_max_u64(index + 1, 1024));
+    if (index == p->memo_cap) {
+        size_t           cap = nw_max_size(p->memo_cap * 2, 1024);
         nw_pickle_value *grown = nw_memory_alloc(p->source->mem, NW_TAG_INDEX, cap, sizeof *grown);
         if (grown == NULL)
             return fail_memory(p, cap * sizeof *grown, err);
@@ -412,6 +415,8 @@ static nw_code op_put(nw_pickle *p, unsigned char code, nw_error *err)
         p->memo_cap = cap;
     }
     p->memo[index] = p->stack[p->depth - 1];
+    if (index == p->memo_count)
+        p->memo_count++;
     return NW_OK;
 }
 
@@ -421,7 +426,7 @@ static nw_code op_get(nw_pickle *p, unsigned char code, nw_error *err)
     nw_code  rc = take_number(p, code == 'j' ? 4 : 1, &index, err);
     if (rc != NW_OK)
         return rc;
-    if (index >= p->memo_cap || p->memo[index].kind == NW_PICKLE_UNSET)
+    if (index >= p->memo_count)
         return nw_pickle_broken(p, "a memo entry that was never stored", err);
     return push(p, p->memo[index], err);
 }
@@ -603,8 +608,7 @@ nw_code nw_pickle_run(nw_pickle *p, uint64_t offset, uint64_t end, nw_pickle_val
     p->end = offset + nw_min_u64(end - offset, NW_PICKLE_BYTES_MAX);
     p->depth = p->mark_count = 0;
     p->stopped = false;
-    if (p->memo_cap > 0)
-        memset(p->memo, 0, p->memo_cap * sizeof *p->memo);
+    p->memo_count = 0;
     nw_code rc = NW_OK;
     while (!p->stopped && rc == NW_OK)
         rc = step(p, err);

@@ -20,7 +20,7 @@
 #define NW_PICKLE_TEXTS_MAX ((size_t)16 << 20) /* bytes of all strings that are kept */
 
 typedef enum {
-    NW_PICKLE_UNSET, /* a memo entry that was never put */
+    NW_PICKLE_UNSET, /* no value yet */
     NW_PICKLE_NONE,
     NW_PICKLE_BOOL,
     NW_PICKLE_INT,

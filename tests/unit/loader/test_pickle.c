@@ -259,8 +259,10 @@ static void test_broken_machine(void **state)
     REFUSED("h\0", NW_E_FORMAT, "never stored");
     REFUSED("Nq\0j\1\0\0\0", NW_E_FORMAT, "never stored");
     REFUSED("j\xff\xff\xff\xff", NW_E_FORMAT, "never stored");
-    REFUSED("Nr\xff\xff\xff\xff", NW_E_FORMAT, "more than a million memo entries");
-    REFUSED("Nr\x40\x42\x0f\0", NW_E_FORMAT, "more than a million memo entries");
+    /* Entries are counted from 0: a number alone cannot ask for memory. */
+    REFUSED("Nr\xff\xff\xff\xff", NW_E_FORMAT, "memo entry out of order");
+    REFUSED("Nr\x3f\x42\x0f\0", NW_E_FORMAT, "memo entry out of order");
+    REFUSED("Nq\0q\2", NW_E_FORMAT, "memo entry out of order");
     REFUSED("\x8a\xff", NW_E_FORMAT, "more than 8 bytes");
     REFUSED("\x8a\x09\1\1\1\1\1\1\1\1\1", NW_E_FORMAT, "more than 8 bytes");
     REFUSED("X\xff\xff\xff\xff", NW_E_FORMAT, "more than 64 KiB");
@@ -296,6 +298,14 @@ static void test_limits(void **state)
     refused_repeated("]", "Na", 2, 262145, "too many items in dicts");
     refused_repeated("]", "]a", 2, 262145, "too many");
     refused_repeated("Nq", "\0h\0\x86q", 5, 600000, "too many items in tuples"); /* each twice the last, if expanded */
+    torch_bytes memo = {0};
+    torch_put_text(&memo, "N");
+    for (uint32_t i = 0; i <= 1000000; i++) {
+        torch_put(&memo, "r", 1);
+        torch_put(&memo, &i, 4); /* little-endian, as all hosts of this project are */
+    }
+    refused((const char *)memo.data, memo.len, NW_E_FORMAT, "more than a million memo entries");
+    free(memo.data);
     char   text[5 + 512] = "X";
     size_t len = 512;
     text[2] = (char)(len >> 8);
