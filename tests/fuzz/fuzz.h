@@ -14,11 +14,10 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-#ifdef NW_FUZZ
-/* libFuzzer's own mutations, and where a target can replace them. Returns the new size, at most `max`. */
+/* libFuzzer's own mutations, and where a target can replace them (with NW_FUZZ only). Returns the new size, at most
+ * `max`. */
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max);
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned int seed);
-#endif
 
 /* What a parser may take beside its input. */
 #define FUZZ_MEMORY_MAX ((uint64_t)16 << 20)
