@@ -3,29 +3,11 @@
  * at a cut, too) is replaced here, once, for every message of the project. */
 #include "base/error.h"
 
-#include "utf8_length.h"
+#include "text.h"
 
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-
-static void replace_unprintable(char *text)
-{
-    unsigned char *c = (unsigned char *)text;
-    size_t         left = strlen(text);
-    while (left > 0) {
-        size_t len = nw_utf8_length_at(c, left);
-        bool   control = *c < 0x20 || *c == 0x7f;
-        bool   c1 = len == 2 && c[0] == 0xc2 && c[1] < 0xa0; /* U+0080 to U+009F, which some terminals obey too */
-        if (len == 0 || control || c1) {
-            len = len > 0 ? len : 1;
-            memset(c, '?', len);
-        }
-        c += len;
-        left -= len;
-    }
-}
 
 nw_code nw_fail(nw_error *err, nw_code code, int os_errno, const char *fmt, ...)
 {
@@ -46,7 +28,7 @@ nw_code nw_fail(nw_error *err, nw_code code, int os_errno, const char *fmt, ...)
             snprintf(text, sizeof text, "error %d", os_errno);
         snprintf(msg + len, sizeof msg - (size_t)len, ": %s", text);
     }
-    replace_unprintable(msg);
+    nw_text_clean(msg);
     *err = (nw_error){.code = code, .os_errno = os_errno, .block = NW_BLOCK_NONE};
     memcpy(err->msg, msg, sizeof msg);
     return code;

@@ -13,7 +13,7 @@
  */
 #include "base/json.h"
 
-#include "utf8_length.h"
+#include "text.h"
 
 #include <locale.h>
 #include <math.h>

@@ -1,5 +1,7 @@
-/* Formats one log line and hands it to the sink. */
+/* Formats one log line and hands it to the sink. Like an error's message it may quote files, and is cleaned alike. */
 #include "base/log.h"
+
+#include "text.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +16,8 @@ void nw_log_line(const nw_log *log, nw_log_level level, const char *fmt, ...)
     va_start(args, fmt);
     int len = vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
-    if (len >= 0)
-        log->fn(log->user, level, line);
+    if (len < 0)
+        return;
+    nw_text_clean(line);
+    log->fn(log->user, level, line);
 }

@@ -1,10 +1,13 @@
-/* An error's message is one line of UTF-8 that moves no cursor, whatever its parts are and wherever they are cut. */
+/* An error's message, and a line of the log, is one line of UTF-8 that moves no cursor, whatever its parts are and
+ * wherever they are cut. */
 #include "base/error.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -65,12 +68,32 @@ static void test_wrapped(void **state)
     assert_int_equal(nw_fail(NULL, NW_E_ARG, 0, "nobody asked"), NW_E_ARG);
 }
 
+static void keep_line(void *user, nw_log_level level, const char *line)
+{
+    assert_int_equal(level, NW_LOG_INFO);
+    snprintf(user, 512, "%s", line);
+}
+
+static void test_log(void **state)
+{
+    (void)state;
+    char   line[512] = "";
+    nw_log log = {.fn = keep_line, .user = line, .level = NW_LOG_INFO};
+    nw_log_line(&log, NW_LOG_INFO, "'%s' and '%.3s'", "a\nb\x1b[2J", "\xc3\xa9\xc3\xa9");
+    assert_string_equal(line, "'a?b?[2J' and '\xc3\xa9?'");
+    line[0] = '\0';
+    nw_log_line(&log, NW_LOG_DEBUG, "not asked for");
+    assert_string_equal(line, "");
+    nw_log_line(NULL, NW_LOG_INFO, "nobody listens");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_replaced),
         cmocka_unit_test(test_cut),
         cmocka_unit_test(test_wrapped),
+        cmocka_unit_test(test_log),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* One strict look at UTF-8, for text that came from outside. Private to base. */
-#ifndef NW_BASE_UTF8_LENGTH_H
-#define NW_BASE_UTF8_LENGTH_H
+/* Text that came from outside, looked at strictly. Private to base. */
+#ifndef NW_BASE_TEXT_H
+#define NW_BASE_TEXT_H
 
 #include <stddef.h>
 
@@ -22,5 +22,9 @@ static inline size_t nw_utf8_length_at(const unsigned char *p, size_t left)
     int beyond = c == 0xf4 && p[1] > 0x8f;
     return overlong || surrogate || beyond ? 0 : len;
 }
+
+/* Makes of a message one line of UTF-8 that moves no cursor: every byte of what is no UTF-8, and of control characters,
+ * becomes '?'. */
+void nw_text_clean(char *text);
 
 #endif
