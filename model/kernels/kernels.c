@@ -25,6 +25,11 @@ static bool cpu_has_avx512(void)
     return cpu_has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
+
+static bool cpu_has_avx512_vbmi2(void)
+{
+    return cpu_has_avx512() && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2");
+}
 #endif
 
 static bool cpu_has_c(void)
@@ -42,6 +47,7 @@ static const variant variants[] = {
 #if defined(NW_KERNELS_X86)
     {&nw_kernels_avx2, cpu_has_avx2},
     {&nw_kernels_avx512, cpu_has_avx512},
+    {&nw_kernels_avx512_vbmi2, cpu_has_avx512_vbmi2},
 #endif
 };
 
@@ -71,6 +77,7 @@ const char *const *nw_kernels_names(void)
 #if defined(NW_KERNELS_X86)
         "avx2",
         "avx512",
+        "avx512_vbmi2",
 #endif
         NULL,
     };

@@ -1,9 +1,9 @@
 /* Every kernel, once, over the 16 lanes of the lanes header that was included before this file.
  *
- * Included by kernels_<name>.c, which sets KERNELS_NAME; compiled with that instruction set's flags and
- * -ffp-contract=off, so that a multiply and an add are fused where v16_fma says so and nowhere else. What the compiler
- * is free to choose (unrolling, order of independent chains, registers) changes no bit: each element's chain is written
- * out here.
+ * Included by kernels_<name>.c, which makes its tables with KERNELS_TABLE; compiled with that instruction set's flags
+ * and -ffp-contract=off, so that a multiply and an add are fused where v16_fma says so and nowhere else. What the
+ * compiler is free to choose (unrolling, order of independent chains, registers) changes no bit: each element's chain
+ * is written out here.
  *
  * The matrix product is tiles of TILE_ROWS rows by up to TILE_COLS columns, all of k at once, sums in registers.
  * Several rows hide the latency of the chains, several columns share one decoding of the weights. Rows that are missing
@@ -493,23 +493,25 @@ static size_t argmax(const float *x, size_t n)
     return 0; /* all NaN */
 }
 
-/* One name per variant: nw_kernels_portable, ... */
-#define KERNELS_JOIN_(a, b) a##b
-#define KERNELS_JOIN(a, b) KERNELS_JOIN_(a, b)
-#define KERNELS_TEXT_(a) #a
-#define KERNELS_TEXT(a) KERNELS_TEXT_(a)
-
-const nw_kernels KERNELS_JOIN(nw_kernels_, KERNELS_NAME) = {
-    .name = KERNELS_TEXT(KERNELS_NAME),
-    .matmul = {[NW_F32] = matmul_f32, [NW_BF16] = matmul_bf16, [NW_F16] = matmul_f16},
-    .mix = mix,
-    .norm = norm,
-    .softmax = softmax,
-    .activate = activate,
-    .add = add,
-    .multiply = multiply,
-    .scale = scale,
-    .widen = {[NW_F32] = widen_f32, [NW_BF16] = widen_bf16, [NW_F16] = widen_f16},
-    .argmax = argmax,
-    .exp_sum = exp_sum,
-};
+/* A variant's table, nw_kernels_portable, ...: FORMS is whose products over other forms of weights it takes. */
+#define KERNELS_TABLE(NAME, FORMS, SLIM_WIDTH, SLIM_ENCODE)                                                           \
+    const nw_kernels nw_kernels_##NAME = {                                                                             \
+        .name = #NAME,                                                                                                 \
+        .matmul = {[NW_F32] = matmul_f32, [NW_BF16] = matmul_bf16, [NW_F16] = matmul_f16},                             \
+        .mix = mix,                                                                                                    \
+        .norm = norm,                                                                                                  \
+        .softmax = softmax,                                                                                            \
+        .activate = activate,                                                                                          \
+        .add = add,                                                                                                    \
+        .multiply = multiply,                                                                                          \
+        .scale = scale,                                                                                                \
+        .widen = {[NW_F32] = widen_f32, [NW_BF16] = widen_bf16, [NW_F16] = widen_f16},                                 \
+        .matmul_slim = nw_matmul_slim_##FORMS,                                                                         \
+        .matmul_q = {[NW_Q8] = nw_matmul_q8_##FORMS, [NW_Q4] = nw_matmul_q4_##FORMS},                                  \
+        .widen_slim = nw_widen_slim_##FORMS,                                                                           \
+        .widen_q = {[NW_Q8] = nw_widen_q8_##FORMS, [NW_Q4] = nw_widen_q4_##FORMS},                                     \
+        .slim_encode = SLIM_ENCODE,                                                                                    \
+        .slim_width = SLIM_WIDTH,                                                                                      \
+        .argmax = argmax,                                                                                              \
+        .exp_sum = exp_sum,                                                                                            \
+    };

@@ -2,5 +2,6 @@
 #include "lanes_avx2.h"
 #include "variants.h"
 
-#define KERNELS_NAME avx2
 #include "kernels.inc.h"
+
+KERNELS_TABLE(avx2, avx2, 4, nw_slim_encode)

@@ -2,5 +2,7 @@
 #include "lanes_avx512.h"
 #include "variants.h"
 
-#define KERNELS_NAME avx512
 #include "kernels.inc.h"
+
+KERNELS_TABLE(avx512, avx2, 4, nw_slim_encode)
+KERNELS_TABLE(avx512_vbmi2, avx512, 3, nw_slim_encode_avx512)

@@ -2,5 +2,6 @@
 #include "lanes_portable.h"
 #include "variants.h"
 
-#define KERNELS_NAME portable
 #include "kernels.inc.h"
+
+KERNELS_TABLE(portable, portable, 4, nw_slim_encode)

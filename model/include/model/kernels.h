@@ -18,6 +18,8 @@
 
 #include "base/check.h"
 #include "base/dtype.h"
+#include "base/quant.h"
+#include "base/slim.h"
 
 typedef enum { NW_ACT_NONE, NW_ACT_RELU, NW_ACT_GELU_TANH, NW_ACT_GELU_ERF, NW_ACT_SILU } nw_activation;
 
@@ -25,7 +27,7 @@ typedef enum { NW_ACT_NONE, NW_ACT_RELU, NW_ACT_GELU_TANH, NW_ACT_GELU_ERF, NW_A
 #define NW_COLS_MAX 16
 
 typedef struct {
-    const char *name; /* "portable", "avx2", "avx512" */
+    const char *name; /* "portable", "avx2", "avx512", "avx512_vbmi2" */
 
     /* y[c][r] = sum over i of w[r][i] * x[c][i]
      * Shapes   w [rows, k] of dtype d, row stride ldw; x [cols, k], stride ldx; y [cols, rows], stride ldy. cols 1..16.
@@ -57,6 +59,30 @@ typedef struct {
 
     /* y[i] = the exact f32 value of w[i]. */
     void (*widen[NW_DTYPE_COUNT])(float *y, const void *w, size_t n);
+
+    /* matmul over a slim strip (base/slim.h): the same bits as matmul[NW_BF16] over what nw_slim_decode gives, whatever
+     * the weights are.
+     * Shapes   rows first_row .. first_row + rows - 1 of the strip, which has k columns; x and y as for matmul.
+     * The strip, at any address, was checked by nw_slim_check or made by an encoder: nothing is checked here. Up to 64
+     * bytes behind what is used are read, never beyond the strip. */
+    void (*matmul_slim)(float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *strip,
+                        size_t first_row, size_t rows, size_t k);
+
+    /* matmul over q8 and q4 blocks (base/quant.h): the same bits as matmul[NW_F32] over what nw_quant_decode gives.
+     * Shapes   as for matmul, w [rows, k] in blocks, row stride ldw in weights; k and ldw are multiples of 32. */
+    void (*matmul_q[NW_QUANT_COUNT])(float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *w,
+                                     size_t ldw, size_t rows, size_t k);
+
+    /* y [rows, k] = the exact f32 values of rows of a slim strip; y [n] = those of n quantised weights, n a multiple
+     * of 32. What each needs besides is as for its product. */
+    void (*widen_slim)(float *y, const void *strip, size_t first_row, size_t rows);
+    void (*widen_q[NW_QUANT_COUNT])(float *y, const void *w, size_t n);
+
+    /* nw_slim_encode, by its contract and to the byte, as fast as this CPU can. */
+    size_t (*slim_encode)(void *dst, size_t cap, const void *src, size_t rows, size_t k, unsigned width);
+
+    /* Bits of a code that matmul_slim is fastest with: 3 or 4. It takes both. */
+    unsigned slim_width;
 
     /* The largest value and, among equal ones, the lowest index. NaN never wins; all NaN gives index 0. n >= 1. */
     size_t (*argmax)(const float *x, size_t n);

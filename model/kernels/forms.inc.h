@@ -1,0 +1,290 @@
+/* The matrix product over weights that are kept in another form (slim, q8, q4), once, over the lanes and the form loads
+ * of the headers that were included before this file (lanes_*.h, forms_*.h).
+ *
+ * Included by forms_<name>.c, which sets FORMS_NAME. A tile is FORM_ROWS rows by up to FORM_COLS columns, as in
+ * kernels.inc.h: all of k at once, sums in registers, weights decoded into registers group by group. A chain per
+ * lane of a row is the contract (model/kernels.h), so rows side by side are what hides the latency of the additions.
+ *
+ * Prefetching is what makes a form faster than plain weights: without it, waiting for memory and decoding take turns.
+ * As rows follow each other without a gap in each plane, it goes in the order of addresses. */
+#include "forms.h"
+
+/* Measured with one column and two threads: 4 to 8 KiB are alike, 2 KiB is slower. */
+#define FORM_AHEAD_BYTES ((size_t)6144)
+#define FORM_LINE_BYTES ((size_t)64)
+
+/* Rows that one tile works on. Forms of blocks have one plane, `raw`. */
+typedef struct {
+    const uint8_t *raw, *codes; /* of the first row */
+    const uint8_t *first;       /* slim: where the strip says where this row's escapes begin */
+    const uint8_t *escapes;     /* slim: of the whole strip */
+    size_t         raw_row, codes_row;
+    size_t         rows, k;
+    bool           gaps; /* rows do not follow each other: nothing is fetched ahead */
+    form_constants constants;
+} form_rows;
+
+/* The next group of each row: what form_group advances. */
+typedef struct {
+    const uint8_t *raw, *codes, *escapes;
+} form_at;
+
+LANES_INLINE size_t form_vectors(form f)
+{
+    return f == FORM_SLIM3 || f == FORM_SLIM4 ? 4 : 2;
+}
+
+LANES_INLINE size_t form_raw_bytes(form f)
+{
+    return f == FORM_Q8 ? 34 : f == FORM_Q4 ? 18 : 64;
+}
+
+LANES_INLINE size_t form_code_bytes(form f)
+{
+    return f == FORM_SLIM3 ? 24 : f == FORM_SLIM4 ? 32 : 0;
+}
+
+LANES_INLINE void form_group(form f, v16 w[4], form_at *at, const form_constants *constants)
+{
+    if (f == FORM_Q8)
+        q8_load(w, at->raw, constants);
+    else if (f == FORM_Q4)
+        q4_load(w, at->raw, constants);
+    else
+        at->escapes += slim_load(f, w, at->raw, at->codes, at->escapes, constants);
+    at->raw += form_raw_bytes(f);
+    at->codes += form_code_bytes(f);
+}
+
+/* `count` lines from `at` on; past the end of the weights is no fault. */
+LANES_INLINE void form_fetch(uintptr_t at, size_t bytes)
+{
+    LANES_UNROLL
+    for (size_t line = 0; line < bytes; line += FORM_LINE_BYTES)
+        __builtin_prefetch((const void *)(at + line), 0, 3);
+}
+
+LANES_INLINE void form_look_ahead(form f, size_t rows, const form_rows *t, size_t g)
+{
+    form_fetch((uintptr_t)t->raw + FORM_AHEAD_BYTES + g * rows * form_raw_bytes(f), rows * form_raw_bytes(f));
+    if (form_code_bytes(f) > 0)
+        form_fetch((uintptr_t)t->codes + FORM_AHEAD_BYTES * form_code_bytes(f) / 64 + g * rows * form_code_bytes(f),
+                   rows * form_code_bytes(f));
+}
+
+/* One group of every row, of which `part` weights are there; whole vectors without any are skipped. */
+LANES_INLINE void form_step(form f, size_t rows, size_t cols, v16 sum[FORM_SUMS], form_at at[FORM_ROWS],
+                            const float *const x[FORM_SUMS], size_t i, size_t part, const form_constants *constants)
+{
+    v16 w[FORM_ROWS][4];
+    LANES_UNROLL
+    for (size_t r = 0; r < rows; r++)
+        form_group(f, w[r], &at[r], constants);
+    LANES_UNROLL
+    for (size_t j = 0; j < form_vectors(f); j++) {
+        if (16 * j >= part)
+            break;
+        size_t n = nw_min_size(16, part - 16 * j);
+        LANES_UNROLL
+        for (size_t r = 0; r < rows; r++) {
+            if (n < 16)
+                w[r][j] = v16_first(w[r][j], n);
+        }
+        LANES_UNROLL
+        for (size_t c = 0; c < cols; c++) {
+            const float *from = x[c] + i + 16 * j;
+            v16          input = n == 16 ? v16_load(from) : v16_load_part(from, n, v16_set(0));
+            LANES_UNROLL
+            for (size_t r = 0; r < rows; r++)
+                sum[c * rows + r] = v16_fma(w[r][j], input, sum[c * rows + r]);
+        }
+    }
+}
+
+LANES_INLINE void form_tile(form f, size_t rows, size_t cols, float *y, size_t ldy, const float *x, size_t ldx,
+                            const form_rows *t)
+{
+    v16            sum[FORM_SUMS];
+    form_at        at[FORM_ROWS];
+    const float   *column[FORM_SUMS];
+    form_constants constants = t->constants;
+    LANES_UNROLL
+    for (size_t s = 0; s < rows * cols; s++)
+        sum[s] = v16_set(0);
+    LANES_UNROLL
+    for (size_t r = 0; r < rows; r++) {
+        size_t row = r < t->rows ? r : 0;
+        at[r] = (form_at){t->raw + row * t->raw_row, t->codes, t->escapes};
+        if (form_code_bytes(f) > 0) {
+            at[r].codes += row * t->codes_row;
+            at[r].escapes += nw_slim_u32(t->first, 4 * row);
+        }
+    }
+    LANES_UNROLL
+    for (size_t c = 0; c < cols; c++)
+        column[c] = x + c * ldx;
+
+    size_t group = 16 * form_vectors(f), i = 0, k = t->k;
+    for (size_t g = 0; k - i >= group; i += group, g++) {
+        if (!t->gaps)
+            form_look_ahead(f, rows, t, g);
+        form_step(f, rows, cols, sum, at, column, i, group, &constants);
+    }
+    if (i < k)
+        form_step(f, rows, cols, sum, at, column, i, k - i, &constants);
+
+    float  out[FORM_SUMS];
+    size_t last = rows * cols - 1;
+    LANES_UNROLL
+    for (size_t s = 0; s <= last; s += 4)
+        v16_sum4(out + s, sum[s], sum[nw_min_size(s + 1, last)], sum[nw_min_size(s + 2, last)],
+                 sum[nw_min_size(s + 3, last)]);
+    LANES_UNROLL
+    for (size_t c = 0; c < cols; c++)
+        memcpy(y + c * ldy, out + c * rows, nw_min_size(t->rows, rows) * sizeof y[0]);
+}
+
+/* One function per form and number of columns. */
+typedef void (*form_fn)(float *y, size_t ldy, const float *x, size_t ldx, const form_rows *t);
+
+#define FORM_FUNCTION(f, cols)                                                                                         \
+    static __attribute__((noinline)) void form_##f##_##cols(float *y, size_t ldy, const float *x, size_t ldx,          \
+                                                            const form_rows *t)                                        \
+    {                                                                                                                  \
+        form_tile(f, (cols) == 1 ? FORM_ROWS_ONE : FORM_ROWS_MORE, cols, y, ldy, x, ldx, t);                           \
+    }
+FORM_EACH(FORM_FUNCTION, FORM_SLIM3)
+FORM_EACH(FORM_FUNCTION, FORM_SLIM4)
+FORM_EACH(FORM_FUNCTION, FORM_Q8)
+FORM_EACH(FORM_FUNCTION, FORM_Q4)
+
+#define FORM_ENTRY(f, cols) [f][(cols)-1] = form_##f##_##cols,
+static const form_fn form_functions[FORM_COUNT][FORM_COLS] = {FORM_EACH(FORM_ENTRY, FORM_SLIM3) FORM_EACH(
+    FORM_ENTRY, FORM_SLIM4) FORM_EACH(FORM_ENTRY, FORM_Q8) FORM_EACH(FORM_ENTRY, FORM_Q4)};
+
+/* All rows from t on, `rows` of them. */
+static void form_matmul(form f, float *y, size_t ldy, const float *x, size_t ldx, size_t cols, form_rows t, size_t rows)
+{
+    NW_CHECK(cols >= 1 && cols <= NW_COLS_MAX);
+    NW_CHECK(t.k >= 1);
+    size_t step = cols == 1 ? FORM_ROWS_ONE : FORM_ROWS_MORE;
+    size_t groups = (cols + FORM_COLS - 1) / FORM_COLS;
+    for (size_t r = 0; r < rows; r += step) {
+        t.rows = nw_min_size(step, rows - r);
+        for (size_t g = 0, c = 0; g < groups; g++) {
+            size_t width = (cols - c + groups - g - 1) / (groups - g);
+            form_functions[f][width - 1](y + c * ldy + r, ldy, x + c * ldx, ldx, &t);
+            c += width;
+        }
+        t.raw += step * t.raw_row;
+        t.codes += step * t.codes_row;
+        t.first += 4 * step;
+    }
+}
+
+/* Rows of a strip from first_row on. */
+static form_rows slim_rows(const void *strip, size_t first_row, size_t rows)
+{
+    const uint8_t *in = strip;
+    unsigned       width = nw_slim_width(strip);
+    size_t         all = nw_slim_u32(in, 4), k = nw_slim_u32(in, 8);
+    nw_slim_layout l = nw_slim_layout_of(all, k, width, 0);
+    NW_CHECK(first_row <= all && rows <= all - first_row);
+    return (form_rows){
+        .raw = in + l.raw + first_row * l.raw_row,
+        .codes = in + l.codes + first_row * l.codes_row,
+        .first = in + NW_SLIM_FIRST + 4 * first_row,
+        .escapes = in + l.escapes,
+        .raw_row = l.raw_row,
+        .codes_row = l.codes_row,
+        .k = k,
+        .constants = slim_constants(width == 3 ? FORM_SLIM3 : FORM_SLIM4, in + NW_SLIM_TABLE),
+    };
+}
+
+static form_rows quant_rows(form f, const void *w, size_t ldw, size_t k)
+{
+    static const uint8_t none[4] = {0};
+    NW_CHECK(k % NW_QUANT_BLOCK == 0 && ldw % NW_QUANT_BLOCK == 0);
+    return (form_rows){
+        .raw = w,
+        .codes = none,
+        .first = none,
+        .escapes = none,
+        .raw_row = ldw / NW_QUANT_BLOCK * form_raw_bytes(f),
+        .k = k,
+        .gaps = ldw != k,
+        .constants = quant_constants(),
+    };
+}
+
+/* The f32 values of the rows from t on. */
+LANES_INLINE void form_widen(form f, float *y, const form_rows *t, size_t rows)
+{
+    size_t group = 16 * form_vectors(f);
+    for (size_t r = 0; r < rows; r++, y += t->k) {
+        form_at at = {t->raw + r * t->raw_row, t->codes + r * t->codes_row, t->escapes};
+        if (form_code_bytes(f) > 0)
+            at.escapes += nw_slim_u32(t->first, 4 * r);
+        for (size_t i = 0; i < t->k; i += group) {
+            v16 w[4];
+            form_group(f, w, &at, &t->constants);
+            for (size_t j = 0; j < form_vectors(f) && i + 16 * j < t->k; j++) {
+                size_t n = nw_min_size(16, t->k - i - 16 * j);
+                if (n == 16)
+                    v16_store(y + i + 16 * j, w[j]);
+                else
+                    v16_store_part(y + i + 16 * j, w[j], n);
+            }
+        }
+    }
+}
+
+/* ---- the entries of the table, named after the variant ----------------------------------------------------------- */
+
+#define FORMS_JOIN_(a, b) a##b
+#define FORMS_JOIN(a, b) FORMS_JOIN_(a, b)
+#define FORMS_FUNCTION(name) FORMS_JOIN(name, FORMS_NAME)
+
+void FORMS_FUNCTION(nw_matmul_slim_)(float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *strip,
+                                     size_t first_row, size_t rows, size_t k)
+{
+    form_rows t = slim_rows(strip, first_row, rows);
+    NW_CHECK(t.k == k);
+    form_matmul(nw_slim_width(strip) == 3 ? FORM_SLIM3 : FORM_SLIM4, y, ldy, x, ldx, cols, t, rows);
+}
+
+void FORMS_FUNCTION(nw_matmul_q8_)(float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *w,
+                                   size_t ldw, size_t rows, size_t k)
+{
+    NW_CHECK(ldw >= k || rows <= 1);
+    form_matmul(FORM_Q8, y, ldy, x, ldx, cols, quant_rows(FORM_Q8, w, ldw, k), rows);
+}
+
+void FORMS_FUNCTION(nw_matmul_q4_)(float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *w,
+                                   size_t ldw, size_t rows, size_t k)
+{
+    NW_CHECK(ldw >= k || rows <= 1);
+    form_matmul(FORM_Q4, y, ldy, x, ldx, cols, quant_rows(FORM_Q4, w, ldw, k), rows);
+}
+
+void FORMS_FUNCTION(nw_widen_slim_)(float *y, const void *strip, size_t first_row, size_t rows)
+{
+    form_rows t = slim_rows(strip, first_row, rows);
+    if (nw_slim_width(strip) == 3)
+        form_widen(FORM_SLIM3, y, &t, rows);
+    else
+        form_widen(FORM_SLIM4, y, &t, rows);
+}
+
+void FORMS_FUNCTION(nw_widen_q8_)(float *y, const void *w, size_t n)
+{
+    form_rows t = quant_rows(FORM_Q8, w, n, n);
+    form_widen(FORM_Q8, y, &t, 1);
+}
+
+void FORMS_FUNCTION(nw_widen_q4_)(float *y, const void *w, size_t n)
+{
+    form_rows t = quant_rows(FORM_Q4, w, n, n);
+    form_widen(FORM_Q4, y, &t, 1);
+}
