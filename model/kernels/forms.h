@@ -17,6 +17,7 @@
  *   FORM_COLS                      columns that one tile takes at most
  *   FORM_EACH(F, f)                F(f, 1) .. F(f, FORM_COLS)
  *   FORM_SUMS                      accumulators of the largest tile: a multiple of 4, at least rows times columns
+ *   FORM_AHEAD_BYTES               how far ahead the largest plane is fetched
  */
 #ifndef NW_KERNELS_FORMS_H
 #define NW_KERNELS_FORMS_H

@@ -9,8 +9,6 @@
  * As rows follow each other without a gap in each plane, it goes in the order of addresses. */
 #include "forms.h"
 
-/* Measured with one column and two threads: 4 to 8 KiB are alike, 2 KiB is slower. */
-#define FORM_AHEAD_BYTES ((size_t)6144)
 #define FORM_LINE_BYTES ((size_t)64)
 
 /* Rows that one tile works on. Forms of blocks have one plane, `raw`. */
@@ -56,7 +54,17 @@ LANES_INLINE void form_group(form f, v16 w[4], form_at *at, const form_constants
     at->codes += form_code_bytes(f);
 }
 
-/* `count` lines from `at` on; past the end of the weights is no fault. */
+/* The start of row r of a tile; a row that is missing is a copy of the first. */
+LANES_INLINE form_at form_row(form f, const form_rows *t, size_t r)
+{
+    size_t  row = r < t->rows ? r : 0;
+    form_at at = {t->raw + row * t->raw_row, t->codes + row * t->codes_row, t->escapes};
+    if (form_code_bytes(f) > 0)
+        at.escapes += nw_slim_u32(t->first, 4 * row);
+    return at;
+}
+
+/* The lines of `bytes` bytes from `at` on; past the end of the weights is no fault. */
 LANES_INLINE void form_fetch(uintptr_t at, size_t bytes)
 {
     LANES_UNROLL
@@ -112,14 +120,8 @@ LANES_INLINE void form_tile(form f, size_t rows, size_t cols, float *y, size_t l
     for (size_t s = 0; s < rows * cols; s++)
         sum[s] = v16_set(0);
     LANES_UNROLL
-    for (size_t r = 0; r < rows; r++) {
-        size_t row = r < t->rows ? r : 0;
-        at[r] = (form_at){t->raw + row * t->raw_row, t->codes, t->escapes};
-        if (form_code_bytes(f) > 0) {
-            at[r].codes += row * t->codes_row;
-            at[r].escapes += nw_slim_u32(t->first, 4 * row);
-        }
-    }
+    for (size_t r = 0; r < rows; r++)
+        at[r] = form_row(f, t, r);
     LANES_UNROLL
     for (size_t c = 0; c < cols; c++)
         column[c] = x + c * ldx;
@@ -162,25 +164,128 @@ FORM_EACH(FORM_FUNCTION, FORM_Q4)
 static const form_fn form_functions[FORM_COUNT][FORM_COLS] = {FORM_EACH(FORM_ENTRY, FORM_SLIM3) FORM_EACH(
     FORM_ENTRY, FORM_SLIM4) FORM_EACH(FORM_ENTRY, FORM_Q8) FORM_EACH(FORM_ENTRY, FORM_Q4)};
 
+/* ---- many columns ------------------------------------------------------------------------------------------------ */
+
+/* More than FORM_COLS columns: a stretch of TILE_ROWS rows is decoded into the first cache once, and multiplied by all
+ * columns from there. The chains wait in memory meanwhile, so they are the same. A multiple of every group. */
+#define FORM_STRETCH ((size_t)512)
+
+typedef struct {
+    float value[TILE_ROWS][FORM_STRETCH];
+} form_stretch;
+
+/* The next n weights of one row; in the last vector, zeros behind them. */
+LANES_INLINE void form_decode(form f, float *out, form_at *at, size_t n, const form_constants *constants)
+{
+    for (size_t i = 0; i < n; i += 16 * form_vectors(f)) {
+        v16 w[4];
+        form_group(f, w, at, constants);
+        LANES_UNROLL
+        for (size_t j = 0; j < form_vectors(f); j++) {
+            size_t from = i + 16 * j;
+            if (from + 16 <= n)
+                v16_store(out + from, w[j]);
+            else if (from < n)
+                v16_store(out + from, v16_first(w[j], n - from));
+        }
+    }
+}
+
+LANES_INLINE void wide_step(size_t cols, v16 *chain, const form_stretch *s, const float *x, size_t ldx, size_t n)
+{
+    v16 sum[TILE_SUMS];
+    LANES_UNROLL
+    for (size_t c = 0; c < cols * TILE_ROWS; c++)
+        sum[c] = chain[c];
+    for (size_t i = 0; i < n; i += 16) {
+        v16 w[TILE_ROWS];
+        LANES_UNROLL
+        for (size_t r = 0; r < TILE_ROWS; r++)
+            w[r] = v16_load(s->value[r] + i);
+        LANES_UNROLL
+        for (size_t c = 0; c < cols; c++) {
+            const float *from = x + c * ldx + i;
+            v16          input = n - i >= 16 ? v16_load(from) : v16_load_part(from, n - i, v16_set(0));
+            LANES_UNROLL
+            for (size_t r = 0; r < TILE_ROWS; r++)
+                sum[c * TILE_ROWS + r] = v16_fma(w[r], input, sum[c * TILE_ROWS + r]);
+        }
+    }
+    LANES_UNROLL
+    for (size_t c = 0; c < cols * TILE_ROWS; c++)
+        chain[c] = sum[c];
+}
+
+typedef void (*wide_fn)(v16 *chain, const form_stretch *s, const float *x, size_t ldx, size_t n);
+
+#define WIDE_FUNCTION(name, cols)                                                                                      \
+    static __attribute__((noinline)) void name##_##cols(v16 *chain, const form_stretch *s, const float *x, size_t ldx, \
+                                                        size_t n)                                                      \
+    {                                                                                                                  \
+        wide_step(cols, chain, s, x, ldx, n);                                                                          \
+    }
+TILE_EACH(WIDE_FUNCTION, wide)
+#define WIDE_ENTRY(name, cols) [(cols)-1] = name##_##cols,
+static const wide_fn wide_functions[TILE_COLS] = {TILE_EACH(WIDE_ENTRY, wide)};
+
+/* Up to TILE_ROWS rows by all columns. */
+LANES_INLINE void form_wide(form f, float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const form_rows *t)
+{
+    form_stretch stretch;
+    v16          chain[TILE_ROWS * NW_COLS_MAX];
+    form_at      at[TILE_ROWS];
+    size_t       groups = (cols + TILE_COLS - 1) / TILE_COLS;
+    for (size_t s = 0; s < TILE_ROWS * cols; s++)
+        chain[s] = v16_set(0);
+    for (size_t r = 0; r < TILE_ROWS; r++)
+        at[r] = form_row(f, t, r);
+    for (size_t i = 0; i < t->k; i += FORM_STRETCH) {
+        size_t n = nw_min_size(FORM_STRETCH, t->k - i);
+        for (size_t r = 0; r < TILE_ROWS; r++)
+            form_decode(f, stretch.value[r], &at[r], n, &t->constants);
+        for (size_t g = 0, c = 0; g < groups; g++) {
+            size_t width = (cols - c + groups - g - 1) / (groups - g);
+            wide_functions[width - 1](chain + c * TILE_ROWS, &stretch, x + c * ldx + i, ldx, n);
+            c += width;
+        }
+    }
+    for (size_t s = 0; s < TILE_ROWS * cols; s += TILE_ROWS) {
+        float sums[4];
+        v16_sum4(sums, chain[s], chain[s + 1], chain[s + TILE_ROWS / 2], chain[s + TILE_ROWS - 1]);
+        memcpy(y + s / TILE_ROWS * ldy, sums, t->rows * sizeof y[0]);
+    }
+}
+
+static __attribute__((noinline)) void form_wide_any(form f, float *y, size_t ldy, const float *x, size_t ldx,
+                                                    size_t cols, const form_rows *t)
+{
+    switch (f) {
+    case FORM_SLIM3: form_wide(FORM_SLIM3, y, ldy, x, ldx, cols, t); return;
+    case FORM_SLIM4: form_wide(FORM_SLIM4, y, ldy, x, ldx, cols, t); return;
+    case FORM_Q8: form_wide(FORM_Q8, y, ldy, x, ldx, cols, t); return;
+    default: form_wide(FORM_Q4, y, ldy, x, ldx, cols, t); return;
+    }
+}
+
 /* All rows from t on, `rows` of them. */
 static void form_matmul(form f, float *y, size_t ldy, const float *x, size_t ldx, size_t cols, form_rows t, size_t rows)
 {
     NW_CHECK(cols >= 1 && cols <= NW_COLS_MAX);
     NW_CHECK(t.k >= 1);
-    size_t step = cols == 1 ? FORM_ROWS_ONE : FORM_ROWS_MORE;
-    size_t groups = (cols + FORM_COLS - 1) / FORM_COLS;
+    size_t step = cols == 1 ? FORM_ROWS_ONE : cols <= FORM_COLS ? FORM_ROWS_MORE : TILE_ROWS;
     for (size_t r = 0; r < rows; r += step) {
         t.rows = nw_min_size(step, rows - r);
-        for (size_t g = 0, c = 0; g < groups; g++) {
-            size_t width = (cols - c + groups - g - 1) / (groups - g);
-            form_functions[f][width - 1](y + c * ldy + r, ldy, x + c * ldx, ldx, &t);
-            c += width;
-        }
+        if (cols <= FORM_COLS)
+            form_functions[f][cols - 1](y + r, ldy, x, ldx, &t);
+        else
+            form_wide_any(f, y + r, ldy, x, ldx, cols, &t);
         t.raw += step * t.raw_row;
         t.codes += step * t.codes_row;
         t.first += 4 * step;
     }
 }
+
+/* ---- the forms --------------------------------------------------------------------------------------------------- */
 
 /* Rows of a strip from first_row on. */
 static form_rows slim_rows(const void *strip, size_t first_row, size_t rows)
@@ -219,23 +324,16 @@ static form_rows quant_rows(form f, const void *w, size_t ldw, size_t k)
 }
 
 /* The f32 values of the rows from t on. */
-LANES_INLINE void form_widen(form f, float *y, const form_rows *t, size_t rows)
+LANES_INLINE void form_widen(form f, float *y, form_rows t, size_t rows)
 {
-    size_t group = 16 * form_vectors(f);
-    for (size_t r = 0; r < rows; r++, y += t->k) {
-        form_at at = {t->raw + r * t->raw_row, t->codes + r * t->codes_row, t->escapes};
-        if (form_code_bytes(f) > 0)
-            at.escapes += nw_slim_u32(t->first, 4 * r);
-        for (size_t i = 0; i < t->k; i += group) {
-            v16 w[4];
-            form_group(f, w, &at, &t->constants);
-            for (size_t j = 0; j < form_vectors(f) && i + 16 * j < t->k; j++) {
-                size_t n = nw_min_size(16, t->k - i - 16 * j);
-                if (n == 16)
-                    v16_store(y + i + 16 * j, w[j]);
-                else
-                    v16_store_part(y + i + 16 * j, w[j], n);
-            }
+    t.rows = rows;
+    for (size_t r = 0; r < rows; r++, y += t.k) {
+        form_at at = form_row(f, &t, r);
+        for (size_t i = 0; i < t.k; i += FORM_STRETCH) {
+            float  out[FORM_STRETCH];
+            size_t n = nw_min_size(FORM_STRETCH, t.k - i);
+            form_decode(f, out, &at, n, &t.constants);
+            memcpy(y + i, out, n * sizeof y[0]);
         }
     }
 }
@@ -272,19 +370,17 @@ void FORMS_FUNCTION(nw_widen_slim_)(float *y, const void *strip, size_t first_ro
 {
     form_rows t = slim_rows(strip, first_row, rows);
     if (nw_slim_width(strip) == 3)
-        form_widen(FORM_SLIM3, y, &t, rows);
+        form_widen(FORM_SLIM3, y, t, rows);
     else
-        form_widen(FORM_SLIM4, y, &t, rows);
+        form_widen(FORM_SLIM4, y, t, rows);
 }
 
 void FORMS_FUNCTION(nw_widen_q8_)(float *y, const void *w, size_t n)
 {
-    form_rows t = quant_rows(FORM_Q8, w, n, n);
-    form_widen(FORM_Q8, y, &t, 1);
+    form_widen(FORM_Q8, y, quant_rows(FORM_Q8, w, n, n), 1);
 }
 
 void FORMS_FUNCTION(nw_widen_q4_)(float *y, const void *w, size_t n)
 {
-    form_rows t = quant_rows(FORM_Q4, w, n, n);
-    form_widen(FORM_Q4, y, &t, 1);
+    form_widen(FORM_Q4, y, quant_rows(FORM_Q4, w, n, n), 1);
 }

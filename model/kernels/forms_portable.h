@@ -5,6 +5,7 @@
 #include "forms.h"
 #include "lanes_portable.h"
 
+#define FORM_AHEAD_BYTES ((size_t)4096)
 #define FORM_ROWS_ONE 2
 #define FORM_ROWS_MORE 2
 #define FORM_ROWS 2

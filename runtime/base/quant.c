@@ -44,10 +44,15 @@ static trial try_scale(nw_quant type, const float x[BLOCK], float wanted)
 {
     trial  t = {.scale = to_f16(fmaxf(-SCALE_MAX, fminf(wanted, SCALE_MAX)))};
     float  low = (float)lowest(type), high = (float)highest(type);
+    float  divisor = t.scale == 0.0f ? INFINITY : t.scale; /* all of them are then 0 */
     double xq = 0, qq = 0;
     for (size_t i = 0; i < BLOCK; i++) {
-        /* a true division: a reciprocal may overflow where the scale is subnormal */
-        float  q = t.scale == 0.0f ? 0.0f : fmaxf(low, fminf(rintf(x[i] / t.scale), high));
+        /* A true division: a reciprocal may overflow where the scale is subnormal. Adding 1.5 * 2^23 rounds to an
+         * integer, ties to even. */
+        float q = x[i] / divisor;
+        q = q < low ? low : q;
+        q = q > high ? high : q;
+        q = (q + 0x1.8p23f) - 0x1.8p23f;
         double miss = (double)x[i] - (double)(q * t.scale);
         t.q[i] = (int8_t)q;
         t.error += miss * miss;
