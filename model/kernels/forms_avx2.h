@@ -1,5 +1,6 @@
-/* Weights in other forms with AVX2. There is no expanding of bytes under a mask: escapes are put in one by one, which
- * codes of width 4 hardly ever need. */
+/* Weights in other forms with AVX2. There is no instruction that expands bytes under a mask. Codes of width 4 hardly
+ * ever need it, and put their escapes in one by one; those of width 3 shuffle them to their places, 8 at a time, by a
+ * table (depositing bits does that too, but is very slow on some CPUs). */
 #ifndef NW_KERNELS_FORMS_AVX2_H
 #define NW_KERNELS_FORMS_AVX2_H
 
@@ -88,6 +89,43 @@ LANES_INLINE uint64_t avx2_equal(__m256i low, __m256i high, char what)
     return in_low | (uint64_t)in_high << 32;
 }
 
+/* For every set of 8 places: to each place its rank in the set, or 128, which a shuffle makes zero. */
+#define RANK(m, b) ((m) >> (b)&1 ? __builtin_popcount((m) & ((1 << (b)) - 1)) : 128)
+#define RANKS(m)                                                                                                       \
+    {                                                                                                                  \
+        RANK(m, 0), RANK(m, 1), RANK(m, 2), RANK(m, 3), RANK(m, 4), RANK(m, 5), RANK(m, 6), RANK(m, 7)                 \
+    }
+#define RANKS_4(m) RANKS(m), RANKS((m) + 1), RANKS((m) + 2), RANKS((m) + 3)
+#define RANKS_16(m) RANKS_4(m), RANKS_4((m) + 4), RANKS_4((m) + 8), RANKS_4((m) + 12)
+#define RANKS_64(m) RANKS_16(m), RANKS_16((m) + 16), RANKS_16((m) + 32), RANKS_16((m) + 48)
+static const uint8_t avx2_ranks[256][8] = {RANKS_64(0), RANKS_64(64), RANKS_64(128), RANKS_64(192)};
+
+LANES_INLINE __m128i avx2_load8(const uint8_t *p)
+{
+    return _mm_loadl_epi64((const __m128i *)(const void *)p);
+}
+
+/* The next escapes at the places of 16 that are set, zero elsewhere. */
+LANES_INLINE __m128i avx2_spread16(uint32_t escaped, const uint8_t *escapes)
+{
+    uint32_t low = escaped & 0xff, high = escaped >> 8 & 0xff;
+    __m128i  to_low = _mm_shuffle_epi8(avx2_load8(escapes), avx2_load8(avx2_ranks[low]));
+    __m128i  to_high = _mm_shuffle_epi8(avx2_load8(escapes + __builtin_popcount(low)), avx2_load8(avx2_ranks[high]));
+    return _mm_unpacklo_epi64(to_low, to_high);
+}
+
+/* Puts escapes where the 32 codes of width 3 say; returns how many. */
+LANES_INLINE size_t avx2_escape3(__m256i *coded, __m256i code, const uint8_t *escapes)
+{
+    __m256i  where = _mm256_cmpeq_epi8(code, _mm256_set1_epi8(7));
+    uint32_t escaped = (uint32_t)_mm256_movemask_epi8(where);
+    uint32_t in_low = (uint32_t)__builtin_popcount(escaped & 0xffff);
+    __m128i  low = avx2_spread16(escaped & 0xffff, escapes);
+    __m128i  high = avx2_spread16(escaped >> 16, escapes + in_low);
+    *coded = _mm256_or_si256(_mm256_andnot_si256(where, *coded), _mm256_set_m128i(high, low));
+    return (size_t)__builtin_popcount(escaped);
+}
+
 /* 32 weights from their two bytes: 8 of each run to one half of its vector. */
 LANES_INLINE void avx2_join(form f, __m256 out[4], __m256i raw, __m256i coded)
 {
@@ -116,12 +154,16 @@ LANES_INLINE size_t slim_load(form f, v16 w[4], const uint8_t *raw, const uint8_
         code[0] = _mm256_and_si256(packed, four);
         code[1] = _mm256_and_si256(_mm256_srli_epi16(packed, 4), four);
     }
-    char    escape = f == FORM_SLIM3 ? 7 : 15;
-    __m256i highest = _mm256_max_epu8(code[0], code[1]);
     coded[0] = _mm256_shuffle_epi8(c->table, code[0]);
     coded[1] = _mm256_shuffle_epi8(c->table, code[1]);
-    if (__builtin_expect(_mm256_movemask_epi8(_mm256_cmpeq_epi8(highest, _mm256_set1_epi8(escape))) != 0, 0))
-        used = avx2_escape(coded, avx2_equal(code[0], code[1], escape), escapes);
+    if (f == FORM_SLIM3) {
+        used = avx2_escape3(&coded[0], code[0], escapes);
+        used += avx2_escape3(&coded[1], code[1], escapes + used);
+    } else {
+        __m256i highest = _mm256_max_epu8(code[0], code[1]);
+        if (__builtin_expect(_mm256_movemask_epi8(_mm256_cmpeq_epi8(highest, _mm256_set1_epi8(15))) != 0, 0))
+            used = avx2_escape(coded, avx2_equal(code[0], code[1], 15), escapes);
+    }
 
     __m256 low[4], high[4];
     avx2_join(f, low, _mm256_loadu_si256((const __m256i *)(const void *)raw), coded[0]);

@@ -259,6 +259,42 @@ static void test_slim_every_pattern(void **state)
     free(w), free(strip), free(y), free(expected);
 }
 
+/* Damaged strips that pass the check: no kernel leaves them, and all do what decoding says. */
+static size_t check_damaged(const uint8_t *strip, size_t bytes, size_t rows, size_t k, size_t at, uint8_t change)
+{
+    static uint16_t decoded[16 * 200];
+    uint8_t        *bad = memcpy(region_end(REGION_W, bytes), strip, bytes);
+    product         p = {.kind = SLIM, .all = rows, .rows = rows, .k = k, .w = bad};
+    bad[at] ^= change;
+    if (!nw_slim_check(bad, bytes, rows, k))
+        return 0;
+    random_columns(&p, ODD);
+    float *y = region_end(REGION_Y, ((p.cols - 1) * p.ldy + p.rows) * sizeof y[0]);
+    nw_slim_decode(decoded, bad, 0, rows);
+    portable->matmul[NW_BF16](y, p.ldy, p.x, p.ldx, p.cols, decoded, k, rows, k);
+    check_product(&p, y);
+    return 1;
+}
+
+static void test_slim_damaged(void **state)
+{
+    (void)state;
+    enum { ROWS = 8, K = 190 };
+    static uint16_t w[ROWS * K];
+    static uint8_t  strip[ROWS * K * 2];
+    for (unsigned width = 3; width <= 4; width++) {
+        size_t bytes = 0, accepted = 0;
+        while (bytes == 0) { /* until the draw shrinks */
+            for (size_t i = 0; i < ROWS * K; i++)
+                w[i] = random_below(100) == 0 ? random_weight(HOSTILE) : random_weight(TAME);
+            bytes = nw_slim_encode(strip, sizeof strip, w, ROWS, K, width);
+        }
+        for (size_t at = 0; at < bytes; at++)
+            accepted += check_damaged(strip, bytes, ROWS, K, at, (uint8_t)(1u << random_below(8)));
+        assert_true(accepted > ROWS * K / 2 && accepted < bytes);
+    }
+}
+
 /* ---- q8 and q4 --------------------------------------------------------------------------------------------------- */
 
 /* Blocks of any bytes at all: scales are subnormal, infinite or NaN too. */
@@ -312,8 +348,9 @@ int main(void)
             variants[variant_count++] = kernels;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_variants),           cmocka_unit_test(test_slim),  cmocka_unit_test(test_slim_tails),
-        cmocka_unit_test(test_slim_every_pattern), cmocka_unit_test(test_quant),
+        cmocka_unit_test(test_variants),     cmocka_unit_test(test_slim),
+        cmocka_unit_test(test_slim_tails),   cmocka_unit_test(test_slim_every_pattern),
+        cmocka_unit_test(test_slim_damaged), cmocka_unit_test(test_quant),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
