@@ -27,6 +27,7 @@ FORMS_DECLARE(portable)
 #if defined(NW_KERNELS_X86)
 FORMS_DECLARE(avx2)
 FORMS_DECLARE(avx512)
+size_t nw_slim_encode_avx2(void *dst, size_t cap, const void *src, size_t rows, size_t k, unsigned width);
 size_t nw_slim_encode_avx512(void *dst, size_t cap, const void *src, size_t rows, size_t k, unsigned width);
 #endif
 

@@ -81,7 +81,7 @@ static trial search(nw_quant type, const float x[BLOCK], float largest)
     static const float eights[] = {125.5f, 126.5f, 127.0f, 127.5f};
     static const float fours[] = {-8.75f, -8.0f, -7.25f, 6.25f, 7.0f, 7.75f};
     size_t             count = type == NW_Q8 ? sizeof eights / sizeof eights[0] : sizeof fours / sizeof fours[0];
-    trial              best = {.error = INFINITY};
+    trial              best = {.error = HUGE_VAL};
     for (size_t c = 0; c < count; c++)
         improve(type, x, largest / (type == NW_Q8 ? eights[c] : fours[c]), &best);
     return best;

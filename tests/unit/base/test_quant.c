@@ -104,8 +104,7 @@ static void test_exact(void **state)
 /* The error of one block for one scale, each value to its nearest. */
 static double error_of(nw_quant q, const float *x, float scale)
 {
-    float  low = q == NW_Q8 ? -127 : -8, high = q == NW_Q8 ? 127 : 7;
-    double sum = 0;
+    double low = q == NW_Q8 ? -127 : -8, high = q == NW_Q8 ? 127 : 7, sum = 0;
     for (size_t i = 0; i < 32; i++) {
         double miss = (double)x[i] - (double)scale * fmax(low, fmin(high, rint((double)x[i] / (double)scale)));
         sum += miss * miss;
@@ -117,7 +116,7 @@ static double error_of(nw_quant q, const float *x, float scale)
 static double least_error(nw_quant q, const float *x)
 {
     float    largest = 0;
-    double   least = INFINITY;
+    double   least = HUGE_VAL;
     uint16_t low, high;
     for (size_t i = 0; i < 32; i++)
         largest = fmaxf(largest, fabsf(x[i]));
