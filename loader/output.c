@@ -367,7 +367,7 @@ void nw_text_u64(nw_text *text, uint64_t value)
 void nw_text_hex(nw_text *text, uint64_t value)
 {
     char digits[24];
-    nw_text_put(text, digits, (size_t)snprintf(digits, sizeof digits, "\"%016llx\"", (unsigned long long)value));
+    nw_text_put(text, digits, (size_t)snprintf(digits, sizeof digits, "%016llx", (unsigned long long)value));
 }
 
 /* Only two characters need an escape. */

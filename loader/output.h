@@ -10,6 +10,7 @@
 #include "base/memory.h"
 
 #include <limits.h>
+#define XXH_STATIC_LINKING_ONLY /* states that are members */
 #include <xxhash.h>
 
 #define NW_OUTPUT_BLOCK ((size_t)4096)           /* the ends of direct writes */
@@ -69,7 +70,7 @@ typedef struct {
 void nw_text_put(nw_text *text, const char *bytes, size_t len);
 void nw_text_say(nw_text *text, const char *words);
 void nw_text_u64(nw_text *text, uint64_t value);
-void nw_text_hex(nw_text *text, uint64_t value);        /* 16 digits, in quotes */
+void nw_text_hex(nw_text *text, uint64_t value);        /* 16 digits */
 void nw_text_string(nw_text *text, const char *string); /* in quotes; it must have no control characters */
 
 #endif

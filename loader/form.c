@@ -1,0 +1,58 @@
+/* Which forms there are, and what can be said of their sizes without looking at the bytes. */
+#include "loader/form.h"
+
+#define BYTES_MAX ((uint64_t)1 << 62)
+
+const char *nw_stored_name(nw_stored stored)
+{
+    static const char *const names[NW_STORED_COUNT] = {"f32", "bf16", "f16", "q8", "q4"};
+    NW_CHECK((unsigned)stored < NW_STORED_COUNT);
+    return names[stored];
+}
+
+const char *nw_form_name(nw_form form)
+{
+    static const char *const names[NW_FORM_COUNT] = {"none", "plain", "packed", "slim3", "slim4", "q8", "q4"};
+    NW_CHECK((unsigned)form < NW_FORM_COUNT);
+    return names[form];
+}
+
+nw_stored nw_stored_of(nw_dtype dtype)
+{
+    return dtype == NW_F32 ? NW_STORED_F32 : dtype == NW_BF16 ? NW_STORED_BF16 : NW_STORED_F16;
+}
+
+bool nw_stored_bytes(nw_stored stored, uint64_t rows, uint64_t cols, uint64_t *ret_bytes)
+{
+    NW_CHECK((unsigned)stored < NW_STORED_COUNT);
+    NW_CHECK(rows > 0 && cols > 0);
+    uint64_t units = cols, bytes = stored == NW_STORED_F32 ? 4 : 2;
+    if (stored == NW_STORED_Q8 || stored == NW_STORED_Q4) {
+        if (cols % NW_QUANT_BLOCK != 0)
+            return false;
+        units = cols / NW_QUANT_BLOCK;
+        bytes = stored == NW_STORED_Q8 ? NW_Q8_BLOCK_BYTES : NW_Q4_BLOCK_BYTES;
+    }
+    if (!nw_mul_u64(units, rows, &units) || !nw_mul_u64(units, bytes, &bytes) || bytes > BYTES_MAX)
+        return false;
+    *ret_bytes = bytes;
+    return true;
+}
+
+bool nw_form_possible(nw_stored stored, nw_form form, uint64_t rows, uint64_t cols, uint64_t bytes)
+{
+    uint64_t most = 0;
+    if (!nw_stored_bytes(stored, rows, cols, &most))
+        return false;
+    bool quant = stored == NW_STORED_Q8 || stored == NW_STORED_Q4;
+    switch (form) {
+    case NW_FORM_PLAIN: return !quant && bytes == most;
+    case NW_FORM_PACKED: return !quant && bytes > 0 && bytes < most;
+    case NW_FORM_SLIM3:
+    case NW_FORM_SLIM4: return stored == NW_STORED_BF16 && bytes > 0 && bytes < most;
+    case NW_FORM_Q8: return stored == NW_STORED_Q8 && bytes == most;
+    case NW_FORM_Q4: return stored == NW_STORED_Q4 && bytes == most;
+    case NW_FORM_COUNT: break;
+    }
+    return false;
+}
