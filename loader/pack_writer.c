@@ -228,7 +228,7 @@ static nw_code lay_out(nw_pack_writer *w, nw_error *err)
         NW_CHECK(r->bytes == NOT_SCHEDULED);
         r->bytes = SCHEDULED;
     }
-    uint64_t bytes = 0;
+    uint64_t bytes = nw_pack_index_bytes(w);
     for (size_t i = 0; i < w->block_count; i++)
         bytes += w->blocks[i].bytes_max + NW_PACK_ALIGN;
     return nw_output_room(&w->out, w->bytes_expected > 0 ? w->bytes_expected : bytes, err);

@@ -64,7 +64,7 @@ bool nw_pack_is(const char *dir);
 
 /* Opens a pack from its manifest, its index and the first 4096 bytes of each shard.
  *
- * Memory      from `mem`, tag NW_TAG_INDEX: about the size of tiles.idx, three times that while it is checked.
+ * Memory      from `mem`, tag NW_TAG_INDEX: about the size of tiles.idx, and 24 bytes a tile more while it is checked.
  * read_bytes  what was read is added to it; may be NULL.
  * Errors      NW_E_FORMAT: damaged, cut short, or not telling the truth; NW_E_UNSUPPORTED: a version or a feature of
  *             another time, by its name; NW_E_IO: unreadable, or a checksum is wrong; NW_E_MEMORY, NW_E_BUDGET.
