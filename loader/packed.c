@@ -75,8 +75,28 @@ static void split_16(const unsigned char *src, size_t n, size_t step, unsigned c
 
 static void split_32(const unsigned char *src, size_t n, unsigned char *const planes[PLANES_MAX])
 {
-    for (size_t i = 0; i < n; i++, src += 4) {
-        uint32_t x = src[0] | (uint32_t)src[1] << 8 | (uint32_t)src[2] << 16 | (uint32_t)src[3] << 24;
+    size_t i = 0;
+#if defined(__SSE2__)
+    for (; i + 16 <= n; i += 16) {
+        const __m128i *in = (const __m128i *)(const void *)(src + 4 * i);
+        __m128i        x[4];
+        for (int k = 0; k < 4; k++) {
+            x[k] = _mm_loadu_si128(in + k);
+            x[k] = _mm_or_si128(_mm_slli_epi32(x[k], 1), _mm_srli_epi32(x[k], 31));
+        }
+        for (int k = 3; k >= 0; k--) { /* the lowest byte of each, then the next */
+            __m128i low = _mm_set1_epi32(0xff);
+            __m128i a = _mm_packs_epi32(_mm_and_si128(x[0], low), _mm_and_si128(x[1], low));
+            __m128i b = _mm_packs_epi32(_mm_and_si128(x[2], low), _mm_and_si128(x[3], low));
+            _mm_storeu_si128((__m128i *)(void *)(planes[k] + i), _mm_packus_epi16(a, b));
+            for (int j = 0; j < 4; j++)
+                x[j] = _mm_srli_epi32(x[j], 8);
+        }
+    }
+#endif
+    for (; i < n; i++) {
+        const unsigned char *e = src + 4 * i;
+        uint32_t             x = e[0] | (uint32_t)e[1] << 8 | (uint32_t)e[2] << 16 | (uint32_t)e[3] << 24;
         x = x << 1 | x >> 31;
         planes[0][i] = (unsigned char)(x >> 24);
         planes[1][i] = (unsigned char)(x >> 16);
@@ -246,6 +266,26 @@ static size_t get_u32(const unsigned char *p)
     return (size_t)p[0] | (size_t)p[1] << 8 | (size_t)p[2] << 16 | (size_t)p[3] << 24;
 }
 
+/* True if a plane's bytes are spread so evenly that no code makes it a sixteenth smaller, by a sample. The chance that
+ * two bytes are equal gives an entropy (Renyi's) that is never above Shannon's, which bounds any code of single bytes:
+ * below 1/200 it is 7.64 bits. So are mantissas, and trying to code them would be time for nothing. */
+static bool is_noise(const unsigned char *plane, size_t n)
+{
+    enum { RUNS = 16, RUN = 256, SAMPLE = RUNS * RUN };
+    uint32_t counts[256] = {0};
+    uint64_t pairs = 0;
+    if (n < 2 * SAMPLE)
+        return false;
+    for (size_t r = 0; r < RUNS; r++) {
+        const unsigned char *p = plane + r * ((n - RUN) / (RUNS - 1));
+        for (size_t i = 0; i < RUN; i++)
+            counts[p[i]]++;
+    }
+    for (size_t i = 0; i < 256; i++)
+        pairs += (uint64_t)counts[i] * (counts[i] - (counts[i] > 0));
+    return pairs < (uint64_t)SAMPLE * (SAMPLE - 1) / 200;
+}
+
 /* Writes the planes' sizes and bytes to at most `room` bytes; returns 0 if they do not fit. A plane is coded if that
  * saves a sixteenth of it: less is not worth the time of decoding it. */
 static size_t section_encode(nw_packed *p, size_t count, size_t n, size_t stride, unsigned char *dst, size_t room)
@@ -256,8 +296,10 @@ static size_t section_encode(nw_packed *p, size_t count, size_t n, size_t stride
     for (size_t k = 0; k < count; k++) {
         const unsigned char *plane = p->planes + k * stride;
         size_t               cap = nw_min_size(n - n / 16, room - at);
-        size_t               size = ZSTD_compress2(p->encoder, dst + at, cap, plane, n);
-        if (ZSTD_isError(size) || size >= n) {
+        size_t               size = n;
+        if (!is_noise(plane, n))
+            size = ZSTD_compress2(p->encoder, dst + at, cap, plane, n);
+        if (size >= n) { /* errors are large numbers */
             if (n > room - at)
                 return 0;
             memcpy(dst + at, plane, n);
