@@ -29,6 +29,7 @@ struct nw_checkpoint {
     char          **paths;
     size_t          file_count;
     nw_tensor_table table;
+    nw_pack        *pack; /* NULL: none; otherwise its shards are the files */
 };
 
 /* What opening needs besides the checkpoint itself. */
@@ -263,8 +264,46 @@ static nw_code file_open(opening *o, const char *path, nw_error *err)
     return rc == NW_OK ? file_read(o, 0, path, NULL, NULL, err) : rc;
 }
 
+/* A pack's tensors as a table, which has their order: sorted by name. */
+static nw_code pack_open(opening *o, nw_error *err)
+{
+    static const char *const labels[NW_STORED_COUNT] = {"F32", "BF16", "F16", "Q8", "Q4"};
+    nw_checkpoint           *c = o->checkpoint;
+    nw_code                  rc = nw_pack_open(c->mem, o->io, c->dir, o->read_bytes, &c->pack, err);
+    if (rc != NW_OK)
+        return rc;
+    size_t count = nw_pack_tensor_count(c->pack);
+    c->table.tensors = nw_memory_alloc(c->mem, NW_TAG_INDEX, count, sizeof *c->table.tensors);
+    if (c->table.tensors == NULL)
+        return nw_memory_fail(c->mem, err, count * sizeof *c->table.tensors, c->dir);
+    c->table.cap = c->table.count = count;
+    for (size_t i = 0; i < count; i++) {
+        nw_pack_tensor p = nw_pack_tensor_at(c->pack, i);
+        nw_pack_tile   first = nw_pack_tile_at(c->pack, p.tile_first);
+        bool           blocks = p.stored == NW_STORED_Q8 || p.stored == NW_STORED_Q4;
+        nw_tensor     *t = &c->table.tensors[i];
+        *t = (nw_tensor){.name = p.name,
+                         .known = true,
+                         .dtype = blocks ? NW_F32 : (nw_dtype)p.stored,
+                         .dim_count = p.dim_count,
+                         .dims = {p.dims[0], p.dims[1]},
+                         .file = first.shard,
+                         .offset = first.offset + nw_pack_strip_at(c->pack, first.strip_first).offset};
+        snprintf(t->dtype_name, sizeof t->dtype_name, "%s", labels[p.stored]);
+        for (uint32_t k = 0; k < p.tile_count; k++) {
+            nw_pack_tile tile = nw_pack_tile_at(c->pack, (size_t)p.tile_first + k);
+            for (uint32_t s = 0; s < tile.strip_count; s++)
+                t->bytes += nw_pack_strip_at(c->pack, (size_t)tile.strip_first + s).bytes;
+        }
+    }
+    return NW_OK;
+}
+
 static nw_code dir_open(opening *o, nw_error *err)
 {
+    if (nw_pack_is(o->checkpoint->dir))
+        return pack_open(o, err);
+
     nw_checkpoint *c = o->checkpoint;
     for (size_t i = 0; i < sizeof weights_names / sizeof *weights_names; i++) {
         bool    has = false;
@@ -345,6 +384,7 @@ nw_checkpoint *nw_checkpoint_close(nw_checkpoint *checkpoint)
     nw_memory_free(c->mem, NW_TAG_INDEX, c->paths, c->file_count, sizeof *c->paths);
     nw_memory_free(c->mem, NW_TAG_INDEX, c->dir, c->dir_bytes, 1);
     nw_tensor_table_free(&c->table);
+    nw_pack_close(c->pack);
     nw_memory_free(c->mem, NW_TAG_INDEX, c, 1, sizeof *c);
     return NULL;
 }
@@ -378,19 +418,24 @@ const nw_tensor *nw_checkpoint_find(const nw_checkpoint *checkpoint, const char 
 
 size_t nw_checkpoint_file_count(const nw_checkpoint *checkpoint)
 {
-    return checkpoint->file_count;
+    return checkpoint->pack != NULL ? nw_pack_shard_count(checkpoint->pack) : checkpoint->file_count;
 }
 
 const nw_file *nw_checkpoint_file(const nw_checkpoint *checkpoint, size_t index)
 {
-    NW_CHECK(index < checkpoint->file_count);
-    return &checkpoint->files[index];
+    NW_CHECK(index < nw_checkpoint_file_count(checkpoint));
+    return checkpoint->pack != NULL ? nw_pack_shard(checkpoint->pack, index) : &checkpoint->files[index];
 }
 
 const char *nw_checkpoint_file_path(const nw_checkpoint *checkpoint, size_t index)
 {
-    NW_CHECK(index < checkpoint->file_count);
-    return checkpoint->paths[index];
+    NW_CHECK(index < nw_checkpoint_file_count(checkpoint));
+    return checkpoint->pack != NULL ? nw_pack_shard_path(checkpoint->pack, index) : checkpoint->paths[index];
+}
+
+const nw_pack *nw_checkpoint_pack(const nw_checkpoint *checkpoint)
+{
+    return checkpoint->pack;
 }
 
 const char *nw_checkpoint_dir(const nw_checkpoint *checkpoint)

@@ -136,6 +136,20 @@ static void join_strip(const product *p, float *out, size_t rows, size_t first)
     }
 }
 
+/* Up to NW_COLS_MAX columns times all rows of a strip. */
+static void multiply_rows(const product *p, const nw_rows *w, size_t first_column, size_t columns, size_t rows,
+                          float *out)
+{
+    const nw_kernels *k = p->f->kernels;
+    const float      *x = p->x + first_column * p->k;
+    switch (w->form) {
+    case NW_ROWS_PLAIN: k->matmul[w->dtype](out, rows, x, p->k, columns, w->data, p->k, rows, p->k); break;
+    case NW_ROWS_SLIM: k->matmul_slim(out, rows, x, p->k, columns, w->data, 0, rows, p->k); break;
+    case NW_ROWS_Q8: k->matmul_q[NW_Q8](out, rows, x, p->k, columns, w->data, p->k, rows, p->k); break;
+    case NW_ROWS_Q4: k->matmul_q[NW_Q4](out, rows, x, p->k, columns, w->data, p->k, rows, p->k); break;
+    }
+}
+
 /* The kernels take NW_COLS_MAX columns at once; a column's bits do not depend on which others it is with. */
 static void product_strip(void *ctx, size_t i, size_t worker)
 {
@@ -143,13 +157,13 @@ static void product_strip(void *ctx, size_t i, size_t worker)
     const nw_tile *t = &p->tile;
     size_t         first = i * (size_t)t->strip_rows;
     size_t         rows = nw_min_size((size_t)t->strip_rows, (size_t)t->rows - first);
-    const char    *w = (const char *)t->data + first * p->k * nw_dtype_bytes(t->dtype);
     float         *out = p->f->out + worker * p->f->out_floats;
+    nw_rows        w;
     NW_CHECK(rows * p->columns <= p->f->out_floats);
-    for (size_t c = 0; c < p->columns; c += NW_COLS_MAX) {
-        p->f->kernels->matmul[t->dtype](out + c * rows, rows, p->x + c * p->k, p->k,
-                                        nw_min_size(NW_COLS_MAX, p->columns - c), w, p->k, rows, p->k);
-    }
+    if (!p->f->weights.rows(p->f->weights.user, t, i, worker, &w))
+        return;
+    for (size_t c = 0; c < p->columns; c += NW_COLS_MAX)
+        multiply_rows(p, &w, c, nw_min_size(NW_COLS_MAX, p->columns - c), rows, out + c * rows);
     join_strip(p, out, rows, (size_t)t->first + first);
 }
 
@@ -162,8 +176,7 @@ static nw_code product_tile(product *p, uint32_t tensor, uint64_t tile, nw_error
         return rc;
     NW_CHECK(p->tile.cols == p->k);
     f->team.run(f->team.user, product_strip, p, (size_t)p->tile.strips);
-    f->weights.release(f->weights.user, &p->tile);
-    return NW_OK;
+    return f->weights.release(f->weights.user, &p->tile, err);
 }
 
 static product product_make(nw_forward *f, const float *x, size_t columns, size_t k, float *y, size_t ldy, join how)
@@ -345,11 +358,9 @@ static nw_code encode_block(nw_forward *f, uint32_t block, const nw_encode_input
             return rc;
     }
 
-    encode_attention_job j = {.f = f,
-                              .bias = bias_table(f, NW_STACK_ENCODER, block),
-                              .queries = t,
-                              .keys = in->mask ? in->count : t};
-    size_t               query_blocks = (t + NW_COLS_MAX - 1) / NW_COLS_MAX;
+    encode_attention_job j = {
+        .f = f, .bias = bias_table(f, NW_STACK_ENCODER, block), .queries = t, .keys = in->mask ? in->count : t};
+    size_t query_blocks = (t + NW_COLS_MAX - 1) / NW_COLS_MAX;
     f->team.run(f->team.user, encode_attention_piece, &j, query_blocks * c->head_count);
 
     product o = product_make(f, f->encode.a, t, inner, f->encode.x, d, JOIN_ADD);

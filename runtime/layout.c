@@ -83,7 +83,6 @@ void nw_parts_layout(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape
     const nw_config *c = &m->config;
     const nw_maxima *x = &s->maxima;
     size_t           last = a->used;
-    size_t           row = (size_t)m->places[m->tensors.embed].row_bytes;
 
     p->pins = nw_carve(a, m->step_count[s->pinned], sizeof *p->pins, 64);
     p->embed_pins = nw_carve(a, nw_embed_tiles(m, s->pinned), sizeof *p->embed_pins, 64);
@@ -91,7 +90,7 @@ void nw_parts_layout(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape
     p->request_ids =
         nw_carve(a, nw_requests_max(s) * (x->input_tokens + x->output_tokens), sizeof *p->request_ids, 64);
     p->row_ids = nw_carve(a, NW_ROW_CACHE, sizeof *p->row_ids, 64);
-    p->row_cache = nw_carve(a, NW_ROW_CACHE, row, 64);
+    p->row_cache = nw_carve(a, (size_t)NW_ROW_CACHE * c->d_model, sizeof *p->row_cache, 64);
     p->row_buffers = nw_carve(a, NW_ROW_BATCH, s->row_bytes, s->align);
     p->index_bytes = measure(&last, a);
 
@@ -102,6 +101,7 @@ void nw_parts_layout(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape
     p->forward.tensors = &m->tensors;
     p->forward.maxima = *x;
     nw_forward_layout(&p->forward, a);
+    nw_restore_layout(&p->restore, a, m, x->threads);
     p->logits = nw_carve(a, x->lanes * c->vocab_size, sizeof(float), 64);
     p->activation_bytes = measure(&last, a);
 

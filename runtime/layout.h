@@ -8,7 +8,7 @@
 #ifndef NW_RUNTIME_LAYOUT_H
 #define NW_RUNTIME_LAYOUT_H
 
-#include "model_state.h"
+#include "restore.h"
 
 enum {
     NW_ROW_CACHE = 64, /* embedding rows remembered: tokens repeat */
@@ -59,8 +59,9 @@ typedef struct {
     float         *self_pool, *cross_pool;
     uint32_t      *request_ids; /* [nw_requests_max, input + output]: inputs and forced tokens of requests */
     uint32_t      *row_ids;     /* [NW_ROW_CACHE] */
-    unsigned char *row_cache;   /* [NW_ROW_CACHE, stored row] */
+    float         *row_cache;   /* [NW_ROW_CACHE, d_model] */
     unsigned char *row_buffers; /* [NW_ROW_BATCH, row_bytes] */
+    nw_restore     restore;     /* its scratch, for packs */
     nw_pin        *pins;        /* [steps of the pinned pass] */
     nw_pin        *embed_pins;  /* [nw_embed_tiles] */
     nw_slot       *slots;

@@ -16,24 +16,73 @@ enum { CONFIG_BYTES_MAX = 1 << 20, NAME_MAX_BYTES = 128 };
  * the model's headers, which take less than half of it for the largest published model. */
 #define TABLES_ROOM ((uint64_t)4 << 20)
 
-const char *nw_version(void) { return NW_VERSION; }
+const char *nw_version(void)
+{
+    return NW_VERSION;
+}
+
+/* A matrix of a pack; vectors stand there as they do in a checkpoint. */
+static bool in_pack(const nw_model *m, uint32_t tensor)
+{
+    return nw_checkpoint_pack(m->checkpoint) != NULL && !m->tensors.list[tensor].vector;
+}
+
+static nw_pack_tile pack_tile(const nw_model *m, nw_step step)
+{
+    return nw_pack_tile_at(nw_checkpoint_pack(m->checkpoint), (size_t)m->places[step.tensor].tile_first + step.tile);
+}
 
 nw_extent nw_model_extent(const nw_model *m, nw_step step)
 {
     const nw_place *p = &m->places[step.tensor];
-    uint64_t        offset = p->tensor->offset + nw_cut_first(&p->cut, step.tile) * p->row_bytes;
+    if (in_pack(m, step.tensor)) {
+        nw_pack_tile t = pack_tile(m, step);
+        return nw_file_extent(nw_checkpoint_file(m->checkpoint, t.shard), t.offset, t.bytes);
+    }
+    uint64_t offset = p->tensor->offset + nw_cut_first(&p->cut, step.tile) * p->row_bytes;
     return nw_file_extent(nw_checkpoint_file(m->checkpoint, p->tensor->file), offset,
                           nw_model_tile_rows(m, step) * p->row_bytes);
 }
 
-const nw_file *nw_model_tensor_file(const nw_model *m, uint32_t tensor)
+static uint32_t tile_file(const nw_model *m, nw_step step)
 {
-    return nw_checkpoint_file(m->checkpoint, m->places[tensor].tensor->file);
+    return in_pack(m, step.tensor) ? pack_tile(m, step).shard : m->places[step.tensor].tensor->file;
 }
 
-const char *nw_model_tensor_path(const nw_model *m, uint32_t tensor)
+const nw_file *nw_model_tile_file(const nw_model *m, nw_step step)
 {
-    return nw_checkpoint_file_path(m->checkpoint, m->places[tensor].tensor->file);
+    return nw_checkpoint_file(m->checkpoint, tile_file(m, step));
+}
+
+const char *nw_model_tile_path(const nw_model *m, nw_step step)
+{
+    return nw_checkpoint_file_path(m->checkpoint, tile_file(m, step));
+}
+
+nw_extent nw_model_row_extent(const nw_model *m, uint32_t id)
+{
+    const nw_place *p = &m->places[m->tensors.embed];
+    nw_step         step = {.tensor = m->tensors.embed, .tile = (uint32_t)(id / p->cut.tile_rows)};
+    const nw_file  *file = nw_model_tile_file(m, step);
+    nw_extent       e = {0};
+    if (in_pack(m, step.tensor)) {
+        const nw_pack *pack = nw_checkpoint_pack(m->checkpoint);
+        uint32_t       strip = (uint32_t)(id % p->cut.tile_rows / p->cut.strip_rows);
+        nw_pack_tile   t = pack_tile(m, step);
+        nw_pack_strip  s = nw_pack_strip_at(pack, (size_t)t.strip_first + strip);
+        e.offset = t.offset + s.offset;
+        e.bytes = p->stride;
+        e.bytes_needed = s.bytes;
+    } else {
+        uint64_t offset = p->tensor->offset + id * p->row_bytes;
+        bool     aligned = p->tensor->offset % file->align == 0 && p->row_bytes % file->align == 0;
+        e.offset = nw_round_down(offset, file->align);
+        e.bytes = (size_t)(aligned ? p->row_bytes : nw_round_up(p->row_bytes + file->align - 1, file->align));
+        e.skip = (size_t)(offset - e.offset);
+        e.bytes_needed = e.skip + (size_t)p->row_bytes;
+    }
+    e.bytes_counted = (size_t)nw_min_u64(e.bytes, file->size - e.offset);
+    return e;
 }
 
 nw_code nw_model_check_files(const nw_model *m, nw_error *err)
@@ -152,6 +201,29 @@ static nw_code check_shape(const nw_model *m, const nw_tensor_need *need, const 
     return nw_model_check_type(m, t, err);
 }
 
+/* Where a tensor of a pack has its tiles. The pack has checked that their number is the shape's. */
+static nw_code bind_pack(nw_model *m, uint32_t index, nw_error *err)
+{
+    const nw_pack        *pack = nw_checkpoint_pack(m->checkpoint);
+    nw_place             *p = &m->places[index];
+    nw_pack_tensor        t = nw_pack_tensor_at(pack, (size_t)(p->tensor - nw_checkpoint_tensor(m->checkpoint, 0)));
+    const nw_tensor_need *need = &m->tensors.list[index];
+    p->tile_first = t.tile_first;
+    p->stride = t.stride;
+    if (need->vector) {
+        nw_pack_tile tile = nw_pack_tile_at(pack, t.tile_first);
+        bool         plain = nw_pack_strip_at(pack, tile.strip_first).form == NW_FORM_PLAIN;
+        if (t.tile_count != 1 || tile.strip_count != 1 || !plain || t.stored > NW_STORED_F16)
+            return nw_fail(err, NW_E_UNSUPPORTED, 0, "'%s': tensor %s is a vector that is not stored as it is", m->path,
+                           t.name);
+    } else {
+        NW_CHECK(t.tile_count == p->cut.tile_count);
+    }
+    if (index == m->tensors.embed && t.stride == 0)
+        return nw_fail(err, NW_E_UNSUPPORTED, 0, "'%s': tensor %s cannot be read by its rows", m->path, t.name);
+    return NW_OK;
+}
+
 static nw_code bind_tensor(nw_model *m, uint32_t index, nw_error *err)
 {
     const nw_tensor_need *need = &m->tensors.list[index];
@@ -169,7 +241,7 @@ static nw_code bind_tensor(nw_model *m, uint32_t index, nw_error *err)
         return rc;
     m->places[index] = (nw_place){
         .tensor = t, .row_bytes = need->cols * nw_dtype_bytes(t->dtype), .cut = nw_cut_make(need->rows, need->cols)};
-    return NW_OK;
+    return nw_checkpoint_pack(m->checkpoint) != NULL ? bind_pack(m, index, err) : NW_OK;
 }
 
 static nw_code bind_tensors(nw_model *m, nw_error *err)
@@ -246,9 +318,8 @@ nw_code nw_model_open(const nw_model_options *options, nw_model **ret_model, nw_
         return nw_fail(err, NW_E_ARG, 0, "no model given");
     /* The model object itself is counted in the account that it holds. */
     nw_memory mem;
-    uint64_t limit = options->budget_bytes != 0 ? nw_max_u64(options->budget_bytes, TABLES_ROOM) : UINT64_MAX;
-    nw_memory_init(&mem, limit,
-                   options->hooks != NULL ? options->hooks->memory : NULL);
+    uint64_t  limit = options->budget_bytes != 0 ? nw_max_u64(options->budget_bytes, TABLES_ROOM) : UINT64_MAX;
+    nw_memory_init(&mem, limit, options->hooks != NULL ? options->hooks->memory : NULL);
     nw_model *m = nw_memory_alloc(&mem, NW_TAG_INDEX, 1, sizeof *m);
     if (m == NULL)
         return nw_memory_fail(&mem, err, sizeof *m, "model");

@@ -11,8 +11,9 @@
 /* A needed tensor's place in the files. */
 typedef struct {
     const nw_tensor *tensor;
-    uint64_t         row_bytes;
+    uint64_t         row_bytes; /* of plain rows, as they are or restored */
     nw_cut           cut;
+    uint32_t         tile_first, stride; /* of a pack: its first tile there; bytes of a strip that is read by itself */
 } nw_place;
 
 struct nw_model {
@@ -65,18 +66,20 @@ NW_MUST_USE nw_code nw_model_check_type(const nw_model *m, const nw_tensor *t, n
 char *nw_model_string(nw_model *m, const char *text);
 void  nw_model_string_free(nw_model *m, char *text);
 
-/* The aligned read that fetches one tile. */
-nw_extent nw_model_extent(const nw_model *m, nw_step step);
+/* The aligned read that fetches one tile, and the file it is from. */
+nw_extent      nw_model_extent(const nw_model *m, nw_step step);
+const nw_file *nw_model_tile_file(const nw_model *m, nw_step step);
+const char    *nw_model_tile_path(const nw_model *m, nw_step step);
+
+/* The aligned read that fetches one row of the embedding (of a pack: the strip with it): always the same number of
+ * bytes, whatever the row's place; bytes_needed ends with the row (the strip), which begins at `skip`. */
+nw_extent nw_model_row_extent(const nw_model *m, uint32_t id);
 
 /* Rows of a tile. */
 static inline uint64_t nw_model_tile_rows(const nw_model *m, nw_step step)
 {
     return nw_cut_rows(&m->places[step.tensor].cut, step.tile);
 }
-
-/* The file a tensor lies in, and its path. */
-const nw_file *nw_model_tensor_file(const nw_model *m, uint32_t tensor);
-const char    *nw_model_tensor_path(const nw_model *m, uint32_t tensor);
 
 /* The model was opened from headers alone, perhaps long ago: NW_E_IO if what they said is no longer so. */
 NW_MUST_USE nw_code nw_model_check_files(const nw_model *m, nw_error *err);

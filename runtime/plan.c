@@ -40,15 +40,6 @@ static void widen_slot(const nw_model *m, nw_pass pass, size_t *bytes)
         *bytes = nw_max_size(*bytes, nw_model_extent(m, m->steps[pass][i]).bytes);
 }
 
-/* The read that fetches one embedding row: always the same number of bytes, whatever the row's place. */
-static size_t row_read_bytes(const nw_model *m)
-{
-    const nw_place *p = &m->places[m->tensors.embed];
-    uint64_t        align = nw_model_tensor_file(m, m->tensors.embed)->align;
-    bool            aligned = p->tensor->offset % align == 0 && p->row_bytes % align == 0;
-    return (size_t)(aligned ? p->row_bytes : nw_round_up(p->row_bytes + align - 1, align));
-}
-
 static size_t read_align(const nw_model *m)
 {
     size_t align = 4096; /* at least a page: the kernel pins whole pages for direct reads */
@@ -108,7 +99,7 @@ static nw_code shape_make(const nw_model *m, const nw_session_options *o, nw_blu
             widen_slot(m, (nw_pass)pass, &s->slot_bytes);
     }
     s->slot_bytes = (size_t)nw_round_up(s->slot_bytes, s->align);
-    s->row_bytes = (size_t)nw_round_up(row_read_bytes(m), s->align);
+    s->row_bytes = (size_t)nw_round_up(nw_model_row_extent(m, 0).bytes, s->align);
     s->region_bytes = nw_parts_encode_bytes(m, &s->maxima);
     return NW_OK;
 }
@@ -293,7 +284,7 @@ static void count_reads(const nw_model *m, const nw_session_options *o, nw_bluep
         if (b->embed_at[i] + place_bytes(m, &b->shape, b->pin_count + i) > overlay)
             p->read.refill += bytes;
     }
-    p->read.embedding_row = row_read_bytes(m);
+    p->read.embedding_row = nw_model_row_extent(m, 0).bytes;
 }
 
 static double pass_seconds(const nw_plan *p, uint64_t read, uint64_t weights, uint64_t elements, size_t columns)

@@ -38,11 +38,21 @@ static nw_code weights_acquire(void *user, uint32_t tensor, uint32_t tile, nw_ti
     return nw_window_acquire(&s->window, tensor, tile, ret, err);
 }
 
-static void weights_release(void *user, const nw_tile *tile)
+static bool weights_rows(void *user, const nw_tile *tile, size_t strip, size_t worker, nw_rows *ret)
 {
     nw_session *s = user;
+    nw_step     step = {.tensor = tile->tensor, .tile = tile->tile};
+    return nw_restore_strip(&s->parts.restore, step, (uint32_t)strip, tile->data, s->window.fresh, worker, ret);
+}
+
+static nw_code weights_release(void *user, const nw_tile *tile, nw_error *err)
+{
+    nw_session *s = user;
+    nw_step     step = {.tensor = tile->tensor, .tile = tile->tile};
+    nw_code     rc = nw_restore_result(&s->parts.restore, step, err);
     s->stats.weight_bytes_used += tile->rows * s->model->places[tile->tensor].row_bytes;
-    nw_window_release(&s->window);
+    nw_window_release(&s->window, rc != NW_OK);
+    return rc;
 }
 
 static const float *weights_vector(void *user, uint32_t tensor)
@@ -477,7 +487,7 @@ nw_code nw_session_read_pass(nw_session *s, uint64_t *ret_bytes, double *ret_sec
         nw_tile tile;
         rc = nw_window_acquire(&s->window, m->steps[pass][i].tensor, m->steps[pass][i].tile, &tile, err);
         if (rc == NW_OK)
-            nw_window_release(&s->window);
+            nw_window_release(&s->window, false);
     }
     if (rc == NW_OK)
         rc = nw_window_finish(&s->window, err);
@@ -530,6 +540,7 @@ nw_weights nw_session_weights(nw_session *s)
 {
     return (nw_weights){.user = s,
                         .acquire = weights_acquire,
+                        .rows = weights_rows,
                         .release = weights_release,
                         .vector = weights_vector,
                         .embed = weights_embed};

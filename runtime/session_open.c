@@ -127,8 +127,13 @@ static nw_code read_vectors(nw_session *s, nw_error *err)
         void            *raw = nw_memory_alloc(&s->memory, NW_TAG_SESSION, (size_t)t->bytes, 1);
         if (raw == NULL)
             return nw_memory_fail(&s->memory, err, (size_t)t->bytes, t->name);
-        rc = nw_file_read(&s->memory, s->io, nw_model_tensor_file(m, i), nw_model_tensor_path(m, i), t->offset, raw,
+        nw_step step = {.tensor = i};
+        rc = nw_file_read(&s->memory, s->io, nw_model_tile_file(m, step), nw_model_tile_path(m, step), t->offset, raw,
                           (size_t)t->bytes, &s->vector_bytes_read, err);
+        const nw_pack *pack = nw_checkpoint_pack(m->checkpoint);
+        if (rc == NW_OK && pack != NULL && !s->parts.restore.verify_off &&
+            !nw_pack_strip_check(pack, m->places[i].tile_first, 0, raw))
+            rc = nw_pack_strip_fail(pack, m->places[i].tile_first, 0, NULL, err);
         if (rc == NW_OK)
             s->kernels->widen[t->dtype](s->parts.vectors[i], raw, (size_t)(t->bytes / nw_dtype_bytes(t->dtype)));
         nw_memory_free(&s->memory, NW_TAG_SESSION, raw, (size_t)t->bytes, 1);
@@ -147,7 +152,6 @@ static void wire(nw_session *s, const nw_session_options *o)
                             .io = s->io,
                             .parts = &s->parts,
                             .shape = s->blueprint.shape,
-                            .row_read_bytes = (size_t)s->blueprint.plan.read.embedding_row,
                             .encode_from = (uint64_t)(s->parts.encode_scratch - s->parts.region),
                             .prefetch_off = o->prefetch_off,
                             .stop = &s->stop};
@@ -185,8 +189,8 @@ static nw_code open_parts(nw_session *s, const nw_session_options *o, nw_error *
 
 nw_code nw_session_open(nw_model *m, const nw_session_options *options, nw_session **ret_session, nw_error *err)
 {
-    double     start = nw_system_seconds();
-    nw_memory  mem;
+    double    start = nw_system_seconds();
+    nw_memory mem;
     nw_memory_init(&mem, UINT64_MAX, /* until the plan has judged the budget */
                    m->hooks != NULL ? m->hooks->memory : NULL);
     nw_session *s = nw_memory_alloc(&mem, NW_TAG_SESSION, 1, sizeof *s);

@@ -8,9 +8,18 @@
 
 typedef enum { TAG_SLOT, TAG_PIN, TAG_EMBED, TAG_ROW } tag_kind;
 
-static uint64_t tag_make(tag_kind kind, size_t index) { return (uint64_t)kind << 56 | (uint64_t)index; }
-static tag_kind tag_kind_of(uint64_t tag) { return (tag_kind)(tag >> 56); }
-static size_t   tag_index(uint64_t tag) { return (size_t)(tag & (((uint64_t)1 << 56) - 1)); }
+static uint64_t tag_make(tag_kind kind, size_t index)
+{
+    return (uint64_t)kind << 56 | (uint64_t)index;
+}
+static tag_kind tag_kind_of(uint64_t tag)
+{
+    return (tag_kind)(tag >> 56);
+}
+static size_t tag_index(uint64_t tag)
+{
+    return (size_t)(tag & (((uint64_t)1 << 56) - 1));
+}
 
 /* ---- states ---- */
 
@@ -27,9 +36,15 @@ static void pin_move(nw_pin *p, nw_slot_state from, nw_slot_state to)
     p->state = to;
 }
 
-static nw_slot *slot_at(nw_window *w, size_t count) { return &w->parts->slots[count % w->shape.slot_count]; }
+static nw_slot *slot_at(nw_window *w, size_t count)
+{
+    return &w->parts->slots[count % w->shape.slot_count];
+}
 
-static nw_step step_of(const nw_window *w, nw_visit v) { return w->model->steps[v.pass][v.step]; }
+static nw_step step_of(const nw_window *w, nw_visit v)
+{
+    return w->model->steps[v.pass][v.step];
+}
 
 static nw_step embed_step(const nw_window *w, size_t tile)
 {
@@ -61,13 +76,13 @@ static void submit(nw_window *w, nw_step step, void *buf, uint64_t tag)
 {
     nw_extent e = nw_model_extent(w->model, step);
     nw_io_op  op = {.kind = NW_IO_READ,
-                    .fd = nw_model_tensor_file(w->model, step.tensor)->fd,
+                    .fd = nw_model_tile_file(w->model, step)->fd,
                     .offset = e.offset,
                     .buf = buf,
                     .bytes = e.bytes,
                     .bytes_needed = e.bytes_needed,
                     .tag = tag};
-    bool     queued = nw_io_submit(w->io, &op);
+    bool      queued = nw_io_submit(w->io, &op);
     NW_CHECK(queued);
     w->bytes_read += e.bytes_counted;
 }
@@ -75,7 +90,7 @@ static void submit(nw_window *w, nw_step step, void *buf, uint64_t tag)
 static void drop_cached(const nw_window *w, nw_step step)
 {
     nw_extent e = nw_model_extent(w->model, step);
-    nw_file_drop(nw_model_tensor_file(w->model, step.tensor), e.offset, e.bytes);
+    nw_file_drop(nw_model_tile_file(w->model, step), e.offset, e.bytes);
 }
 
 static void pin_done(nw_window *w, nw_pin *pin, nw_step step, int os_errno)
@@ -126,7 +141,10 @@ static void reap(nw_window *w, bool wait)
 }
 
 /* Rows of the embedding must always find room beside the tiles. */
-static bool has_room(const nw_window *w) { return nw_io_in_flight(w->io) + NW_ROW_BATCH < nw_io_depth(w->io); }
+static bool has_room(const nw_window *w)
+{
+    return nw_io_in_flight(w->io) + NW_ROW_BATCH < nw_io_depth(w->io);
+}
 
 static void read_pin(nw_window *w, nw_pin *pin, nw_step step, uint64_t tag)
 {
@@ -224,6 +242,14 @@ void nw_window_drain(nw_window *w)
     nw_window_start(w);
 }
 
+/* What is in it is of no use any more. */
+static void empty_pin(nw_window *w, nw_pin *pin, nw_step step)
+{
+    pin_move(pin, NW_SLOT_READY, NW_SLOT_FREE);
+    pin->visited = false;
+    w->pinned_bytes -= pin_bytes(w, step);
+}
+
 static void drop_pin(nw_window *w, nw_pin *pin, nw_step step)
 {
     if (pin->at == NW_NOT_PINNED || !is_overlaid(w, pin, step))
@@ -231,9 +257,7 @@ static void drop_pin(nw_window *w, nw_pin *pin, nw_step step)
     NW_CHECK(pin->state != NW_SLOT_READING);
     if (pin->state != NW_SLOT_READY)
         return;
-    pin_move(pin, NW_SLOT_READY, NW_SLOT_FREE);
-    pin->visited = false;
-    w->pinned_bytes -= pin_bytes(w, step);
+    empty_pin(w, pin, step);
 }
 
 /* The encoder's scratch takes its memory: what it overlays is forgotten (no pins of its own pass, which lie before it).
@@ -272,11 +296,10 @@ void nw_window_begin(nw_window *w, nw_pass pass, nw_pass next)
 /* ---- acquire and release ---- */
 
 /* offset, bytes: of what could not be read. */
-static nw_code read_failed(const nw_window *w, uint32_t tensor, uint64_t offset, size_t bytes, int os_errno,
-                           nw_error *err)
+static nw_code read_failed(const nw_window *w, nw_step step, uint64_t offset, size_t bytes, int os_errno, nw_error *err)
 {
-    const char *path = nw_model_tensor_path(w->model, tensor);
-    const char *name = w->model->places[tensor].tensor->name;
+    const char *path = nw_model_tile_path(w->model, step);
+    const char *name = w->model->places[step.tensor].tensor->name;
     nw_code     rc;
     if (os_errno == NW_IO_EOF) {
         rc = nw_fail(err, NW_E_FORMAT, 0, "%s: ends before byte %llu, in tensor %s: the file was cut short", path,
@@ -286,7 +309,7 @@ static nw_code read_failed(const nw_window *w, uint32_t tensor, uint64_t offset,
                      (unsigned long long)offset, name);
     }
     if (err != NULL) {
-        err->block = w->model->tensors.list[tensor].block;
+        err->block = w->model->tensors.list[step.tensor].block;
         err->offset = offset;
     }
     return rc;
@@ -310,7 +333,7 @@ static nw_code wait_for(nw_window *w, const nw_slot_state *state, const int *os_
     if (*os_errno == 0)
         return NW_OK;
     nw_extent e = nw_model_extent(w->model, step);
-    return read_failed(w, step.tensor, e.offset, e.bytes_needed, *os_errno, err);
+    return read_failed(w, step, e.offset, e.bytes_needed, *os_errno, err);
 }
 
 nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err)
@@ -333,6 +356,7 @@ nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile 
                              : wait_for(w, &s->state, &s->os_errno, step, err);
     if (rc != NW_OK)
         return rc;
+    w->fresh = pin == NULL || !pin->visited;
     if (s != NULL)
         slot_move(s, NW_SLOT_READY, NW_SLOT_IN_USE);
     else
@@ -347,16 +371,18 @@ nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile 
                      .cols = place->cut.cols,
                      .strip_rows = place->cut.strip_rows,
                      .strips = nw_cut_strips(&place->cut, nw_cut_rows(&place->cut, tile)),
-                     .dtype = place->tensor->dtype,
                      .data = bytes + nw_model_extent(w->model, step).skip};
     return NW_OK;
 }
 
-void nw_window_release(nw_window *w)
+void nw_window_release(nw_window *w, bool damaged)
 {
     NW_CHECK(w->in_use);
     w->in_use = false;
-    if (pin_of(w, w->at) == NULL) {
+    nw_pin *pin = pin_of(w, w->at);
+    if (pin != NULL && damaged)
+        empty_pin(w, pin, step_of(w, w->at));
+    if (pin == NULL) {
         slot_move(slot_at(w, w->head), NW_SLOT_IN_USE, NW_SLOT_FREE);
         w->head++;
     }
@@ -390,43 +416,80 @@ nw_code nw_window_finish(nw_window *w, nw_error *err)
 
 /* ---- embedding rows ---- */
 
-/* The stored row if it is resident: in a pinned tile of the embedding (which is the head's, in tied models) that a pass
- * has had, or in the row cache. A tile that merely happens to have arrived does not count: what is read would then
- * depend on the disk's timing. */
-static const unsigned char *resident_row(const nw_window *w, uint32_t id)
+static nw_step row_step(const nw_model *m, uint32_t id)
 {
-    const nw_model *m = w->model;
-    const nw_place *p = &m->places[m->tensors.embed];
-    size_t          tile = (size_t)(id / p->cut.tile_rows);
-    bool            tied = m->tensors.embed == m->tensors.head;
-    const nw_pin   *pin = NULL;
-    if (tied && w->shape.pinned == NW_PASS_DECODE) /* the head's tiles end the decode schedule */
-        pin = &w->parts->pins[m->step_count[NW_PASS_DECODE] - (size_t)p->cut.tile_count + tile];
-    else if (nw_embed_tiles(m, w->shape.pinned) > 0)
-        pin = &w->parts->embed_pins[tile];
-    if (pin != NULL && pin->at != NW_NOT_PINNED && pin->visited) {
-        size_t skip = nw_model_extent(m, embed_step(w, tile)).skip;
-        return w->parts->region + pin->at + skip + (id - tile * p->cut.tile_rows) * p->row_bytes;
-    }
-    size_t at = id % NW_ROW_CACHE;
-    return w->parts->row_ids[at] == id + 1 ? w->parts->row_cache + at * p->row_bytes : NULL;
+    uint32_t tile = (uint32_t)(id / m->places[m->tensors.embed].cut.tile_rows);
+    return (nw_step){.tensor = m->tensors.embed, .tile = tile};
 }
 
-/* The read of one row: always row_read_bytes from the aligned offset before it. */
+/* The pinned tile of the embedding with a row, which is the head's in tied models, if a pass has had it. A tile that
+ * merely happens to have arrived does not count: what is read would then depend on the disk's timing. NULL: not
+ * resident. */
+static nw_pin *pin_of_row(const nw_window *w, uint32_t id)
+{
+    const nw_model *m = w->model;
+    size_t          tile = row_step(m, id).tile, tiles = (size_t)m->places[m->tensors.embed].cut.tile_count;
+    bool            tied = m->tensors.embed == m->tensors.head;
+    nw_pin         *pin = NULL;
+    if (tied && w->shape.pinned == NW_PASS_DECODE) /* the head's tiles end the decode schedule */
+        pin = &w->parts->pins[m->step_count[NW_PASS_DECODE] - tiles + tile];
+    else if (nw_embed_tiles(m, w->shape.pinned) > 0)
+        pin = &w->parts->embed_pins[tile];
+    return pin != NULL && pin->at != NW_NOT_PINNED && pin->visited ? pin : NULL;
+}
+
+static float *cached_row(const nw_window *w, uint32_t id)
+{
+    return w->parts->row_cache + id % NW_ROW_CACHE * w->model->config.d_model;
+}
+
+/* Takes the row from the cache or from a pin, if it is there. */
+static nw_code resident_row(nw_window *w, const nw_kernels *kernels, uint32_t id, float *out, bool *ret_found,
+                            nw_error *err)
+{
+    nw_pin *pin = pin_of_row(w, id);
+    bool    cached = w->parts->row_ids[id % NW_ROW_CACHE] == id + 1;
+    *ret_found = cached || pin != NULL;
+    if (cached)
+        memcpy(out, cached_row(w, id), w->model->config.d_model * sizeof *out);
+    if (cached || pin == NULL)
+        return NW_OK;
+    /* As far behind the tile's start in memory as in the file. */
+    nw_step   step = row_step(w->model, id);
+    nw_extent row = nw_model_row_extent(w->model, id), tile = nw_model_extent(w->model, step);
+    nw_code   rc = nw_restore_row(&w->parts->restore, kernels, id,
+                                  w->parts->region + pin->at + (row.offset + row.skip - tile.offset), out, err);
+    if (rc != NW_OK)
+        empty_pin(w, pin, step);
+    return rc;
+}
+
 static nw_io_op row_op(const nw_window *w, uint32_t id, size_t index)
 {
     const nw_model *m = w->model;
-    const nw_place *p = &m->places[m->tensors.embed];
-    const nw_file  *file = nw_model_tensor_file(m, m->tensors.embed);
-    uint64_t        offset = p->tensor->offset + id * p->row_bytes;
-    uint64_t        start = nw_round_down(offset, file->align);
+    nw_extent       e = nw_model_row_extent(m, id);
+    NW_CHECK(e.bytes <= w->shape.row_bytes);
     return (nw_io_op){.kind = NW_IO_READ,
-                      .fd = file->fd,
-                      .offset = start,
+                      .fd = nw_model_tile_file(m, row_step(m, id))->fd,
+                      .offset = e.offset,
                       .buf = w->parts->row_buffers + index * w->shape.row_bytes,
-                      .bytes = w->row_read_bytes,
-                      .bytes_needed = (size_t)(offset - start + p->row_bytes),
+                      .bytes = e.bytes,
+                      .bytes_needed = e.bytes_needed,
                       .tag = tag_make(TAG_ROW, index)};
+}
+
+/* Waits for the rows that were submitted. */
+static nw_code wait_for_rows(nw_window *w, const uint32_t *ids, size_t count, nw_error *err)
+{
+    double begin = nw_system_seconds();
+    while (w->rows_done != (1u << count) - 1)
+        reap(w, true);
+    w->seconds_waited += nw_system_seconds() - begin;
+    if (w->rows_failed == 0)
+        return NW_OK;
+    uint32_t id = ids[__builtin_ctz(w->rows_failed)];
+    nw_io_op op = row_op(w, id, 0);
+    return read_failed(w, row_step(w->model, id), op.offset, op.bytes_needed, w->row_errno, err);
 }
 
 /* Reads rows ids[0 .. count), count <= NW_ROW_BATCH, into the row buffers and from there to out and the cache. */
@@ -434,34 +497,27 @@ static nw_code read_rows(nw_window *w, const nw_kernels *kernels, const uint32_t
                          size_t count, float *out, nw_error *err)
 {
     const nw_model *m = w->model;
-    const nw_place *p = &m->places[m->tensors.embed];
-    const nw_file  *file = nw_model_tensor_file(m, m->tensors.embed);
     size_t          d = m->config.d_model;
     w->rows_done = w->rows_failed = 0;
     for (size_t i = 0; i < count; i++) {
         nw_io_op op = row_op(w, ids[i], i);
         bool     queued = nw_io_submit(w->io, &op);
         NW_CHECK(queued);
-        w->bytes_read += nw_min_u64(op.bytes, file->size - op.offset);
+        w->bytes_read += nw_model_row_extent(m, ids[i]).bytes_counted;
     }
     w->rows_read += count;
-    double begin = nw_system_seconds();
-    while (w->rows_done != (1u << count) - 1)
-        reap(w, true);
-    w->seconds_waited += nw_system_seconds() - begin;
-    if (w->rows_failed != 0) {
-        nw_io_op op = row_op(w, ids[__builtin_ctz(w->rows_failed)], 0);
-        return read_failed(w, m->tensors.embed, op.offset, op.bytes_needed, w->row_errno, err);
-    }
-    for (size_t i = 0; i < count; i++) {
+    nw_code rc = wait_for_rows(w, ids, count, err);
+    for (size_t i = 0; i < count && rc == NW_OK; i++) {
         nw_io_op             op = row_op(w, ids[i], i);
-        const unsigned char *row = (const unsigned char *)op.buf + op.bytes_needed - p->row_bytes;
-        kernels->widen[p->tensor->dtype](out + targets[i] * d, row, d);
-        memcpy(w->parts->row_cache + ids[i] % NW_ROW_CACHE * p->row_bytes, row, (size_t)p->row_bytes);
+        const unsigned char *row = (const unsigned char *)op.buf + nw_model_row_extent(m, ids[i]).skip;
+        rc = nw_restore_row(&w->parts->restore, kernels, ids[i], row, out + targets[i] * d, err);
+        if (rc != NW_OK)
+            break;
+        memcpy(cached_row(w, ids[i]), out + targets[i] * d, d * sizeof *out);
         w->parts->row_ids[ids[i] % NW_ROW_CACHE] = ids[i] + 1;
-        nw_file_drop(file, op.offset, op.bytes);
+        nw_file_drop(nw_model_tile_file(m, row_step(m, ids[i])), op.offset, op.bytes);
     }
-    return NW_OK;
+    return rc;
 }
 
 /* An earlier position with the same id; SIZE_MAX if there is none. */
@@ -483,15 +539,16 @@ nw_code nw_window_rows(nw_window *w, const nw_kernels *kernels, const uint32_t *
     size_t          targets[NW_ROW_BATCH];
     for (size_t i = 0; i < count; i++) {
         NW_CHECK(ids[i] < m->config.vocab_size);
-        const unsigned char *row = resident_row(w, ids[i]);
-        if (row != NULL) {
-            kernels->widen[m->places[m->tensors.embed].tensor->dtype](out + i * d, row, d);
-        } else if (earlier(ids, i) == SIZE_MAX) {
+        bool    found;
+        nw_code rc = resident_row(w, kernels, ids[i], out + i * d, &found, err);
+        if (rc != NW_OK)
+            return rc;
+        if (!found && earlier(ids, i) == SIZE_MAX) {
             batch[pending] = ids[i];
             targets[pending++] = i;
         }
         if (pending == NW_ROW_BATCH || (i + 1 == count && pending > 0)) {
-            nw_code rc = read_rows(w, kernels, batch, targets, pending, out, err);
+            rc = read_rows(w, kernels, batch, targets, pending, out, err);
             if (rc != NW_OK)
                 return rc;
             pending = 0;

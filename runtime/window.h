@@ -28,7 +28,6 @@ typedef struct {
     nw_io    *io;
     nw_parts *parts;
     nw_shape  shape;
-    size_t    row_read_bytes; /* of one embedding row, as planned */
     uint64_t  encode_from; /* offset in the region where the encoder's scratch starts */
     bool      prefetch_off;
     atomic_bool *stop; /* set from outside: acquire gives up with NW_E_CANCELLED */
@@ -40,6 +39,7 @@ typedef struct {
     size_t   head, tail; /* ring: head is the slot of the oldest visit, tail the next to fill; counts, not indices */
     bool     scratch_in_use; /* by an encoder pass and its cross pass: pins that it overlays stay empty */
     bool     in_use;         /* a tile is acquired */
+    bool     fresh;          /* that tile was read since a pass had it */
     uint32_t rows_done;      /* bits of the row reads that have arrived; rows_failed: with an error, row_errno */
     uint32_t rows_failed;
     int      row_errno;
@@ -56,15 +56,15 @@ void nw_window_start(nw_window *w);
  * ENCODE nor CROSS. */
 void nw_window_begin(nw_window *w, nw_pass pass, nw_pass next);
 
-/* nw_weights.acquire and release. Errors: NW_E_IO, NW_E_FORMAT, both with err->block; NW_E_CANCELLED. */
+/* nw_weights.acquire and release; a damaged tile is not kept. Errors: NW_E_IO, NW_E_FORMAT, both with err->block; NW_E_CANCELLED. */
 NW_MUST_USE nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err);
-void nw_window_release(nw_window *w);
+void nw_window_release(nw_window *w, bool damaged);
 
 /* After the last step of a decode pass: waits until the pinned embedding, if planned, is resident. */
 NW_MUST_USE nw_code nw_window_finish(nw_window *w, nw_error *err);
 
 /* Embedding rows as f32, out [count, d_model]: from a pin, from the row cache, or from disk, NW_ROW_BATCH at a time.
- * Each distinct row is read at most once. `widen` converts a stored row. */
+ * Each distinct row is read at most once. */
 NW_MUST_USE nw_code nw_window_rows(nw_window *w, const nw_kernels *kernels, const uint32_t *ids, size_t count,
                                    float *out, nw_error *err);
 

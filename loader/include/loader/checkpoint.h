@@ -8,7 +8,7 @@
 #define NW_LOADER_CHECKPOINT_H
 
 #include "base/dtype.h"
-#include "loader/file.h"
+#include "loader/pack.h"
 
 #define NW_TENSOR_DIMS_MAX 8
 
@@ -47,6 +47,11 @@ const nw_tensor *nw_checkpoint_find(const nw_checkpoint *checkpoint, const char 
 size_t         nw_checkpoint_file_count(const nw_checkpoint *checkpoint);
 const nw_file *nw_checkpoint_file(const nw_checkpoint *checkpoint, size_t index);
 const char    *nw_checkpoint_file_path(const nw_checkpoint *checkpoint, size_t index);
+
+/* NULL: no pack. Of a pack, tensor `index` of nw_checkpoint_tensor is tensor `index` of nw_pack_tensor_at: its dtype is
+ * the type of its values once restored (f32 for q8 and q4), dtype_name the stored type, bytes those of all its strips.
+ * Where a matrix's tiles are only the pack tells; a vector's one strip is plain and stands at `offset`. */
+const nw_pack *nw_checkpoint_pack(const nw_checkpoint *checkpoint);
 
 /* The directory that holds the checkpoint (where config.json and the tokenizer are looked for). */
 const char *nw_checkpoint_dir(const nw_checkpoint *checkpoint);

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/quant.h"
 
 /* The values that are stored. q8 and q4: blocks of 32 weights of a row with an f16 scale, as GGUF's Q8_0 and Q4_0. The
  * numbers stand in files. */
@@ -21,10 +22,6 @@ typedef enum {
     NW_FORM_Q4,
     NW_FORM_COUNT,
 } nw_form;
-
-#define NW_QUANT_BLOCK ((uint64_t)32) /* weights of a block; the columns of a q8 or q4 tensor are a multiple */
-#define NW_Q8_BLOCK_BYTES ((uint64_t)34)
-#define NW_Q4_BLOCK_BYTES ((uint64_t)18)
 
 const char *nw_stored_name(nw_stored stored); /* "f32", "bf16", "f16", "q8", "q4": as --dtype and `info` write them */
 const char *nw_form_name(nw_form form);       /* "plain", "packed", "slim3", "slim4", "q8", "q4" */

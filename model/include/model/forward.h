@@ -14,9 +14,22 @@ typedef struct {
     uint32_t    tensor, tile;
     uint64_t    first, rows, cols;
     uint64_t    strip_rows, strips; /* rows of a strip but the last; strips in this tile */
-    nw_dtype    dtype;
-    const void *data; /* [rows, cols] as stored, row-major, any alignment */
+    const void *data;               /* as it was read, at any address; its form is the matter of nw_weights.rows */
 } nw_tile;
+
+/* What a strip's rows are multiplied from. */
+typedef enum {
+    NW_ROWS_PLAIN, /* [rows, cols] of dtype, row-major, at any address */
+    NW_ROWS_SLIM,  /* a slim strip of bf16 (base/slim.h), checked */
+    NW_ROWS_Q8,    /* blocks (base/quant.h) */
+    NW_ROWS_Q4
+} nw_rows_form;
+
+typedef struct {
+    nw_rows_form form;
+    nw_dtype     dtype; /* of PLAIN */
+    const void  *data;
+} nw_rows;
 
 /* Where weights come from. All of it is called by the pass's thread; acquire and release strictly in schedule order,
  * one tile in use at a time. */
@@ -24,8 +37,12 @@ typedef struct {
     void *user;
     /* Waits until the tile is there. Errors: NW_E_IO, NW_E_FORMAT, NW_E_CANCELLED. */
     nw_code (*acquire)(void *user, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err);
-    /* Gives it back; the data may be overwritten at once. */
-    void (*release)(void *user, const nw_tile *tile);
+    /* The rows of strip `strip` of the tile in use, for the time until `worker` asks for others or the tile is released.
+     * Called by all workers at once, each strip once. False: it cannot be had, and `release` will say why. */
+    bool (*rows)(void *user, const nw_tile *tile, size_t strip, size_t worker, nw_rows *ret);
+    /* Gives the tile back; the data may be overwritten at once. Errors: NW_E_IO, if one of its strips was damaged: what
+     * was made of the tile is garbage then. */
+    nw_code (*release)(void *user, const nw_tile *tile, nw_error *err);
     /* A resident vector or table as f32, [rows, cols] of its need. */
     const float *(*vector)(void *user, uint32_t tensor);
     /* Embedding rows as f32: out [count, d_model]. Errors as acquire. */

@@ -1,0 +1,48 @@
+/* From strips as they are stored to rows that kernels take.
+ *
+ * A checkpoint's strips are rows as they stand. A pack's are checked and, where they are packed, restored into scratch
+ * of the worker that multiplies them, in its cache: restored weights never travel to memory, and the window holds one
+ * form only.
+ */
+#ifndef NW_RUNTIME_RESTORE_H
+#define NW_RUNTIME_RESTORE_H
+
+#include <stdatomic.h>
+
+#include "loader/packed.h"
+#include "model_state.h"
+
+typedef struct {
+    const nw_model *model;
+    bool            verify_off;
+    size_t          threads, plain_bytes, codec_bytes; /* rooms of one worker; 0: nothing is packed */
+    unsigned char  *plain;                             /* [threads, plain_bytes] */
+    unsigned char  *codecs;                            /* [threads, codec_bytes] */
+    nw_packed     **packed;                            /* [threads] */
+    /* The first damage found in the tile in use. */
+    atomic_bool damaged;
+    uint32_t    damaged_strip;
+    const char *why; /* NULL: its checksum */
+} nw_restore;
+
+/* Carves the scratch, nothing for a checkpoint. Also used for measuring: the arena may have no base. */
+void nw_restore_layout(nw_restore *r, nw_arena *a, const nw_model *m, size_t threads);
+
+/* Rows of a strip of a tile. Called by any worker, for strips of one tile at a time.
+ * tile    the tile's bytes as they were read
+ * fresh   they have not been checked since
+ * ret     points into the tile or the worker's scratch
+ * Returns false if the strip is damaged; nw_restore_result then says so. */
+bool nw_restore_strip(nw_restore *r, nw_step step, uint32_t strip, const unsigned char *tile, bool fresh, size_t worker,
+                      nw_rows *ret);
+
+/* After all strips of a tile: NW_OK, or NW_E_IO for the first damaged one. Forgets it. */
+NW_MUST_USE nw_code nw_restore_result(nw_restore *r, nw_step step, nw_error *err);
+
+/* One row of the embedding as f32, out [d_model]. Uses the first worker's scratch.
+ * bytes   where nw_model_row_extent says, or the same bytes of a tile that is resident.
+ * Errors  NW_E_IO: damaged. */
+NW_MUST_USE nw_code nw_restore_row(nw_restore *r, const nw_kernels *kernels, uint32_t id, const unsigned char *bytes,
+                                   float *out, nw_error *err);
+
+#endif
