@@ -56,7 +56,8 @@ void nw_window_start(nw_window *w);
  * ENCODE nor CROSS. */
 void nw_window_begin(nw_window *w, nw_pass pass, nw_pass next);
 
-/* nw_weights.acquire and release; a damaged tile is not kept. Errors: NW_E_IO, NW_E_FORMAT, both with err->block; NW_E_CANCELLED. */
+/* nw_weights.acquire and release; a damaged tile is not kept.
+ * Errors  NW_E_IO, NW_E_FORMAT, both with err->block; NW_E_CANCELLED. */
 NW_MUST_USE nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err);
 void nw_window_release(nw_window *w, bool damaged);
 

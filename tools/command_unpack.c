@@ -2,12 +2,11 @@
  * given, is only checked against that. */
 #include "commands.h"
 
-#include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "interrupt.h"
 #include "options.h"
+#include "transfer.h"
 
 enum { KEY_SHARD_SIZE = 512, KEY_DTYPE };
 
@@ -23,23 +22,6 @@ static const struct argp_option unpack_argp_options[] = {
     {"dtype", KEY_DTYPE, "TYPE", 0, "Convert the weights: bf16, f16 or f32 (default: each as it is)", 5},
     {0},
 };
-
-static const struct argp_option unpack_budget_options[] = {
-    {"budget", 'b', "SIZE", 0, "The most memory that the whole process may hold (default: what it takes)", 3},
-    {"ram", 0, 0, OPTION_ALIAS, 0, 3},
-    {0},
-};
-
-static error_t parse_budget(int key, char *arg, struct argp_state *state)
-{
-    options *o = (options *)state->input;
-    if (key != 'b')
-        return ARGP_ERR_UNKNOWN;
-    o->budget = arg;
-    return 0;
-}
-
-static const struct argp budget_argp = {.options = unpack_budget_options, .parser = parse_budget};
 
 static error_t parse_dtype(unpack_options *o, const char *arg)
 {
@@ -87,7 +69,7 @@ static error_t parse_unpack(int key, char *arg, struct argp_state *state)
 }
 
 static const struct argp_child children[] = {
-    {&options_model_argp, 0, NULL, 0}, {&budget_argp, 0, NULL, 0}, {&options_output_argp, 0, NULL, 0}, {0}};
+    {&options_model_argp, 0, NULL, 0}, {&options_budget_argp, 0, NULL, 0}, {&options_output_argp, 0, NULL, 0}, {0}};
 
 static const struct argp unpack_argp = {
     .options = unpack_argp_options,
@@ -101,41 +83,7 @@ static const struct argp unpack_argp = {
     .children = children,
 };
 
-/* ---- progress ---- */
-
-typedef struct {
-    double start, drawn;
-    bool   quiet;
-} watch;
-
-static double now_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-/* On a terminal one line that is redrawn, elsewhere one each half minute. */
-static bool show_progress(void *user, uint64_t done, uint64_t total)
-{
-    watch *w = (watch *)user;
-    double now = now_seconds();
-    bool   terminal = print_progress_possible();
-    if (interrupted())
-        return false;
-    if (w->quiet || done == 0 || done == total || now - w->start < 0.3 || now - w->drawn < (terminal ? 0.1 : 30))
-        return true;
-    char   line[128];
-    double rate = (double)done / (now - w->start);
-    w->drawn = now;
-    snprintf(line, sizeof line, "%.0f%%, %.0f MB/s, %.0f s left", 100 * (double)done / (double)total, rate / 1e6,
-             (double)(total - done) / rate);
-    if (terminal)
-        print_progress(line);
-    else
-        print_note("%s", line);
-    return true;
-}
+/* ---- together ---- */
 
 static void print_result(const unpack_options *o, const nw_unpack_result *r, double seconds)
 {
@@ -167,15 +115,14 @@ int command_unpack(int argc, char **argv)
     if (status == -1)
         status = options_open_model(&o.common, &model);
     if (status == -1) {
-        watch w = {.start = now_seconds(), .quiet = o.common.quiet};
-        w.drawn = w.start;
+        transfer t = transfer_start(o.common.quiet);
         o.unpack.budget_bytes = o.common.session.budget_bytes;
-        o.unpack.on_progress = show_progress;
-        o.unpack.user = &w;
+        o.unpack.on_progress = transfer_progress;
+        o.unpack.user = &t;
         nw_code rc = nw_model_unpack(model, &o.unpack, &result, &err);
         print_progress_clear();
         if (rc == NW_OK)
-            print_result(&o, &result, now_seconds() - w.start);
+            print_result(&o, &result, transfer_seconds(&t));
         status = rc == NW_OK ? EXIT_DONE : rc == NW_E_CANCELLED ? EXIT_INTERRUPTED : print_failure(&err);
     }
     nw_model_close(model);

@@ -104,6 +104,23 @@ static const struct argp_option session_options[] = {
     {0},
 };
 
+static const struct argp_option budget_options[] = {
+    {"budget", 'b', "SIZE", 0, "The most memory that the whole process may hold (default: what it takes)", 3},
+    {"ram", 0, 0, OPTION_ALIAS, 0, 3},
+    {0},
+};
+
+static error_t parse_budget(int key, char *arg, struct argp_state *state)
+{
+    options *o = (options *)state->input;
+    if (key != 'b')
+        return ARGP_ERR_UNKNOWN;
+    o->budget = arg;
+    return 0;
+}
+
+const struct argp options_budget_argp = {.options = budget_options, .parser = parse_budget};
+
 static error_t parse_count(options *o, const char *option, const char *arg, uint64_t max, size_t *ret)
 {
     uint64_t value;

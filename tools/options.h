@@ -33,6 +33,7 @@ typedef struct {
 /* Children for a command's argp. Their input is the options struct. */
 extern const struct argp options_model_argp;   /* -m, --config, --tokenizer */
 extern const struct argp options_session_argp; /* -b, -n, -t and what else makes a plan */
+extern const struct argp options_budget_argp;  /* -b alone, for commands whose memory does not depend on it */
 extern const struct argp options_output_argp;  /* --json, -q, -v, --color, --help */
 
 /* Reports a mistake on one line with a hint at --help; returns what an argp parser returns then. */

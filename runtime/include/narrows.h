@@ -129,7 +129,8 @@ NW_API const char *nw_model_file(const nw_model *model, size_t index, uint64_t *
 
 /* ---- unpack ------------------------------------------------------------------------------------------------------ */
 
-typedef enum { NW_TYPE_KEEP, NW_TYPE_F32, NW_TYPE_BF16, NW_TYPE_F16 } nw_type;
+/* q8, q4: lossy, in blocks of 32 weights of a row with one scale; for packs only. */
+typedef enum { NW_TYPE_KEEP, NW_TYPE_F32, NW_TYPE_BF16, NW_TYPE_F16, NW_TYPE_Q8, NW_TYPE_Q4 } nw_type;
 
 typedef struct {
     const char *dir;             /* where to; new, or an empty directory */
@@ -159,6 +160,48 @@ typedef struct {
  *         NW_E_ARG: a weight is too large for f16. */
 NW_API NW_MUST_USE nw_code nw_model_unpack(nw_model *model, const nw_unpack_options *options, nw_unpack_result *ret,
                                            nw_error *err);
+
+/* ---- pack -------------------------------------------------------------------------------------------------------- */
+
+/* PACKED: smallest. SLIM: a little larger, multiplied as it is; for bf16, all else is packed. OFF: plain. */
+typedef enum { NW_COMPRESS_PACKED, NW_COMPRESS_SLIM, NW_COMPRESS_OFF } nw_compress;
+
+typedef struct {
+    const char *dir;             /* where to; new, or an empty directory */
+    uint64_t    shard_bytes_max; /* of one file; 0: 2 GB. A T5 block is not split unless it alone is larger */
+    nw_type     type;            /* of the weights stored; KEEP: each as it is */
+    nw_compress compress;
+    unsigned    threads;      /* 0: as many as this process may use */
+    uint64_t    budget_bytes; /* of the process; 0: what it takes */
+    /* As nw_unpack_options. */
+    bool (*on_progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+} nw_pack_options;
+
+typedef struct {
+    uint64_t read_bytes;
+    uint64_t source_bytes, stored_bytes; /* of the tensors: as they were, and as they are */
+    uint64_t rounded;                    /* weights that have lost bits; with q8 and q4 not counted: all may have */
+    size_t   tensor_count;
+    size_t   kept_count;    /* matrices whose rows have no whole blocks for q8 or q4: they keep their type */
+    size_t   skipped_count; /* tensors of types that cannot be run, which a pack does not hold */
+    uint32_t shard_count;
+} nw_pack_result;
+
+/* Writes a model as a pack: the tiles in the order of a run, with a checksum for each strip (docs/pack-format.md), and
+ * its configuration and tokenizer files. Runs as the model does; if nothing was converted, with the same bits.
+ * Errors  as nw_model_unpack; NW_E_ARG: the model is a pack. */
+NW_API NW_MUST_USE nw_code nw_model_pack(nw_model *model, const nw_pack_options *options, nw_pack_result *ret,
+                                         nw_error *err);
+
+/* What packs of a model would be, from a sample of its strips. */
+typedef struct {
+    uint64_t plain_bytes, plain_token_bytes; /* of all weights now, and of those of one decoded token */
+    /* [NW_TYPE_KEEP], [NW_TYPE_BF16], [NW_TYPE_Q8], [NW_TYPE_Q4]; others are 0. Packed, in bytes. */
+    uint64_t bytes[NW_TYPE_Q4 + 1], token_bytes[NW_TYPE_Q4 + 1];
+    bool     bf16_in_f32; /* every f32 that was looked at is a bf16: --dtype bf16 would lose nothing */
+} nw_pack_estimate;
+NW_API NW_MUST_USE nw_code nw_model_pack_estimate(nw_model *model, nw_pack_estimate *ret, nw_error *err);
 
 /* ---- tokenizer --------------------------------------------------------------------------------------------------- */
 

@@ -37,8 +37,8 @@ typedef struct {
     void *user;
     /* Waits until the tile is there. Errors: NW_E_IO, NW_E_FORMAT, NW_E_CANCELLED. */
     nw_code (*acquire)(void *user, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err);
-    /* The rows of strip `strip` of the tile in use, for the time until `worker` asks for others or the tile is released.
-     * Called by all workers at once, each strip once. False: it cannot be had, and `release` will say why. */
+    /* The rows of strip `strip` of the tile in use, until `worker` asks for others or the tile is released. Called by
+     * all workers at once, each strip once. False: it cannot be had, and `release` will say why. */
     bool (*rows)(void *user, const nw_tile *tile, size_t strip, size_t worker, nw_rows *ret);
     /* Gives the tile back; the data may be overwritten at once. Errors: NW_E_IO, if one of its strips was damaged: what
      * was made of the tile is garbage then. */
