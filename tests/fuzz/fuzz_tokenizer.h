@@ -73,6 +73,20 @@ static inline void fuzz_decode(const nw_pieces *pieces, const uint32_t *ids, siz
     free(buf);
 }
 
+/* Loads with less memory than it takes. */
+static inline void fuzz_tokenizer_refused(const nw_tokenizer_files *files, uint64_t limit)
+{
+    nw_memory     mem;
+    nw_error      err = {0};
+    nw_tokenizer *tokenizer = NULL;
+    nw_memory_init(&mem, limit, NULL);
+    nw_code rc = nw_tokenizer_open(&mem, files, &tokenizer, &err);
+    NW_CHECK(rc == NW_OK || rc == NW_E_TOKENIZER || rc == NW_E_BUDGET);
+    NW_CHECK((tokenizer != NULL) == fuzz_ok(rc, &err));
+    nw_tokenizer_close(tokenizer);
+    NW_CHECK(mem.live == 0);
+}
+
 /* Loads files that pass the check and takes the text, and the ids of the first pieces, through them. */
 static inline void fuzz_tokenizer_use(const nw_tokenizer_files *files, const nw_tokenizer_facts *facts,
                                       const char *text, size_t len)
@@ -89,6 +103,9 @@ static inline void fuzz_tokenizer_use(const nw_tokenizer_files *files, const nw_
     NW_CHECK(rc == NW_OK || rc == NW_E_TOKENIZER);
     bool good = fuzz_ok(rc, &err);
     NW_CHECK(mem.live <= cost.kept && mem.peak <= cost.peak);
+    uint64_t draw = fuzz_hash(FUZZ_HASH, text, len);
+    if (draw % 4 == 0)
+        fuzz_tokenizer_refused(files, (draw >> 8) % mem.peak);
     rc = nw_pieces_open(&pieces_mem, files, &pieces, &err);
     NW_CHECK(rc == NW_OK);
     NW_CHECK(pieces_mem.live <= cost.pieces);

@@ -72,13 +72,34 @@ static void test_limit(void **state)
     assert_int_equal(nw_memory_fail(&m, &err, 41, "table"), NW_E_BUDGET);
     assert_int_equal(err.code, NW_E_BUDGET);
     assert_non_null(strstr(err.msg, "table"));
-    assert_int_equal(nw_memory_fail(&m, &err, 40, "table"), NW_E_MEMORY);
+    assert_non_null(strstr(err.msg, "41 bytes more would be over the limit of 100 (60 in use)"));
     void *q = nw_memory_alloc(&m, NW_TAG_INDEX, 1, 40); /* exactly */
     assert_non_null(q);
     assert_null(nw_memory_alloc(&m, NW_TAG_INDEX, 1, 1));
     nw_memory_free(&m, NW_TAG_INDEX, q, 1, 40);
     nw_memory_free(&m, NW_TAG_INDEX, p, 1, 60);
     assert_int_equal(m.live, 0);
+}
+
+/* The code says who refused, whatever was freed since and however roughly the size is known to who reports it. */
+static void test_who_refused(void **state)
+{
+    (void)state;
+    nw_memory m;
+    nw_error  err = {0};
+    nw_memory_init(&m, 100, NULL);
+    void *p = nw_memory_alloc(&m, NW_TAG_INDEX, 1, 60);
+    assert_null(nw_memory_alloc(&m, NW_TAG_INDEX, 1, 41));
+    nw_memory_free(&m, NW_TAG_INDEX, p, 1, 60);
+    assert_int_equal(nw_memory_fail(&m, &err, 1, "table"), NW_E_BUDGET);
+    assert_non_null(strstr(err.msg, "41 bytes more"));
+    assert_null(nw_memory_alloc(&m, NW_TAG_INDEX, SIZE_MAX, 2)); /* no number at all */
+    assert_int_equal(nw_memory_fail(&m, &err, 1000, "table"), NW_E_MEMORY);
+    nw_memory_fault fault = {.fail_at = 1};
+    assert_null(nw_memory_alloc(&m, NW_TAG_INDEX, 1, 101));
+    m.fault = &fault;
+    assert_null(nw_memory_map(&m, NW_TAG_INDEX, 50, false));
+    assert_int_equal(nw_memory_fail(&m, &err, 1000, "table"), NW_E_MEMORY);
 }
 
 static void test_fault(void **state)
@@ -214,7 +235,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums),          cmocka_unit_test(test_nothing_and_overflow),
-        cmocka_unit_test(test_limit),         cmocka_unit_test(test_fault),
+        cmocka_unit_test(test_limit),         cmocka_unit_test(test_fault),        cmocka_unit_test(test_who_refused),
         cmocka_unit_test(test_map),           cmocka_unit_test(test_unmap_spares_neighbours),
         cmocka_unit_test(test_mistakes_trap),
     };

@@ -30,6 +30,8 @@ typedef struct nw_memory {
     uint64_t         limit; /* bytes; UINT64_MAX: none */
     uint64_t         live, peak;
     uint64_t         tag_live[NW_TAG_COUNT], tag_peak[NW_TAG_COUNT];
+    uint64_t         over_bytes, over_live; /* the last refusal: bytes asked for over the limit, and live then; 0: the
+                                             * system refused */
     bool             sealed;
     nw_memory_fault *fault; /* NULL outside tests; borrowed */
 } nw_memory;
@@ -49,7 +51,8 @@ void nw_memory_free(nw_memory *m, nw_tag tag, void *p, size_t count, size_t size
 void *nw_memory_map(nw_memory *m, nw_tag tag, size_t bytes, bool huge);
 void  nw_memory_unmap(nw_memory *m, nw_tag tag, void *p, size_t bytes);
 
-/* The whole of an nw_error for a refused allocation: NW_E_MEMORY, or NW_E_BUDGET when the limit refused. */
+/* The whole of an nw_error for the last refused allocation: NW_E_MEMORY, or NW_E_BUDGET when the limit refused.
+ * bytes   about what was asked for, said when the system refused; the account knows it otherwise. */
 nw_code nw_memory_fail(const nw_memory *m, nw_error *err, size_t bytes, const char *what);
 
 static inline void nw_memory_seal(nw_memory *m) { m->sealed = true; }
