@@ -17,7 +17,8 @@
  *   FORM_COLS                      columns that one tile takes at most
  *   FORM_EACH(F, f)                F(f, 1) .. F(f, FORM_COLS)
  *   FORM_SUMS                      accumulators of the largest tile: a multiple of 4, at least rows times columns
- *   FORM_AHEAD_BYTES               how far ahead the largest plane is fetched
+ *   FORM_FAR_BYTES, FORM_NEAR_BYTES   how far ahead the largest plane is fetched to the second and to the first cache;
+ *                                  0: not at all
  */
 #ifndef NW_KERNELS_FORMS_H
 #define NW_KERNELS_FORMS_H

@@ -64,20 +64,27 @@ LANES_INLINE form_at form_row(form f, const form_rows *t, size_t r)
     return at;
 }
 
-/* The lines of `bytes` bytes from `at` on; past the end of the weights is no fault. */
-LANES_INLINE void form_fetch(uintptr_t at, size_t bytes)
+/* The lines of `bytes` bytes from `at` on, which may be past the end of the weights: that is no fault. */
+LANES_INLINE void form_fetch(uintptr_t at, size_t bytes, bool near)
 {
     LANES_UNROLL
-    for (size_t line = 0; line < bytes; line += FORM_LINE_BYTES)
-        __builtin_prefetch((const void *)(at + line), 0, 3);
+    for (size_t line = 0; line < bytes; line += FORM_LINE_BYTES) {
+        if (near)
+            __builtin_prefetch((const void *)(at + line), 0, 3);
+        else
+            __builtin_prefetch((const void *)(at + line), 0, 2);
+    }
 }
 
-LANES_INLINE void form_look_ahead(form f, size_t rows, const form_rows *t, size_t g)
+/* What the rows of a tile take at group g, `ahead` bytes on in the raw plane and as many weights on in the codes. */
+LANES_INLINE void form_look_ahead(form f, size_t rows, const form_rows *t, size_t g, size_t ahead, bool near)
 {
-    form_fetch((uintptr_t)t->raw + FORM_AHEAD_BYTES + g * rows * form_raw_bytes(f), rows * form_raw_bytes(f));
-    if (form_code_bytes(f) > 0)
-        form_fetch((uintptr_t)t->codes + FORM_AHEAD_BYTES * form_code_bytes(f) / 64 + g * rows * form_code_bytes(f),
-                   rows * form_code_bytes(f));
+    size_t raw = form_raw_bytes(f), codes = form_code_bytes(f);
+    if (ahead == 0)
+        return;
+    form_fetch((uintptr_t)t->raw + ahead + g * rows * raw, rows * raw, near);
+    if (codes > 0)
+        form_fetch((uintptr_t)t->codes + ahead * codes / 64 + g * rows * codes, rows * codes, near);
 }
 
 /* One group of every row, of which `part` weights are there; whole vectors without any are skipped. */
@@ -128,8 +135,10 @@ LANES_INLINE void form_tile(form f, size_t rows, size_t cols, float *y, size_t l
 
     size_t group = 16 * form_vectors(f), i = 0, k = t->k;
     for (size_t g = 0; k - i >= group; i += group, g++) {
-        if (!t->gaps)
-            form_look_ahead(f, rows, t, g);
+        if (!t->gaps) {
+            form_look_ahead(f, rows, t, g, FORM_FAR_BYTES, false);
+            form_look_ahead(f, rows, t, g, FORM_NEAR_BYTES, true);
+        }
         form_step(f, rows, cols, sum, at, column, i, group, &constants);
     }
     if (i < k)

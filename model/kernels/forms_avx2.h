@@ -7,8 +7,10 @@
 #include "forms.h"
 #include "lanes_avx2.h"
 
-/* Measured with one column and two threads: 2 rows with 4 KiB ahead and 4 with 6 are alike. */
-#define FORM_AHEAD_BYTES ((size_t)4096)
+/* Measured with one column and two threads, 4 bits: 1.14 times plain bf16. With 4 KiB to the first cache alone 1.10,
+ * with 4 rows at most 1.05. */
+#define FORM_FAR_BYTES ((size_t)3072)
+#define FORM_NEAR_BYTES ((size_t)2048)
 #define FORM_ROWS_ONE 2
 #define FORM_ROWS_MORE 2
 #define FORM_ROWS 2

@@ -5,7 +5,8 @@
 #include "forms.h"
 #include "lanes_portable.h"
 
-#define FORM_AHEAD_BYTES ((size_t)4096)
+#define FORM_FAR_BYTES ((size_t)0)
+#define FORM_NEAR_BYTES ((size_t)4096)
 #define FORM_ROWS_ONE 2
 #define FORM_ROWS_MORE 2
 #define FORM_ROWS 2
