@@ -4,6 +4,7 @@
  * required. The checksum is the last member, of all bytes before its digits, and what follows it is fixed, so that no
  * byte of the file is free.
  */
+#include "base/json.h"
 #include "pack_state.h"
 
 #include <limits.h>

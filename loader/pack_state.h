@@ -4,7 +4,7 @@
 
 #include "loader/pack.h"
 #include "pack_layout.h"
-#include "safetensors.h"
+#include "tensor_table.h"
 
 /* A block that a shard holds; in the order of shards. */
 typedef struct {

@@ -6,7 +6,7 @@
 #include "loader/pack_writer.h"
 #include "output.h"
 #include "pack_layout.h"
-#include "safetensors.h"
+#include "tensor_table.h"
 
 #define TEXT_MAX ((size_t)256)
 #define NOT_SCHEDULED 0u
