@@ -31,7 +31,7 @@ bool nw_stored_bytes(nw_stored stored, uint64_t rows, uint64_t cols, uint64_t *r
         if (cols % NW_QUANT_BLOCK != 0)
             return false;
         units = cols / NW_QUANT_BLOCK;
-        bytes = stored == NW_STORED_Q8 ? nw_quant_block_bytes(NW_Q8) : nw_quant_block_bytes(NW_Q4);
+        bytes = nw_quant_block_bytes(stored == NW_STORED_Q8 ? NW_Q8 : NW_Q4);
     }
     if (!nw_mul_u64(units, rows, &units) || !nw_mul_u64(units, bytes, &bytes) || bytes > BYTES_MAX)
         return false;

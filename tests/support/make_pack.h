@@ -2,6 +2,7 @@
 #ifndef NW_TEST_MAKE_PACK_H
 #define NW_TEST_MAKE_PACK_H
 
+#include "base/slim.h"
 #include "loader/pack.h"
 #include "loader/pack_writer.h"
 #include "loader/packed.h"
@@ -62,7 +63,7 @@ static inline unsigned char *pack_rows(const pack_model *m, size_t tensor, uint6
     return p;
 }
 
-/* Encodes and writes one tile. */
+/* Encodes and writes one tile: packed, or slim if its tensor's name says so, where that is smaller. */
 static inline nw_code pack_write_tile(nw_pack_writer *w, nw_packed *codec, const pack_model *m, size_t tensor,
                                       uint64_t tile, nw_error *err)
 {
@@ -71,6 +72,7 @@ static inline nw_code pack_write_tile(nw_pack_writer *w, nw_packed *codec, const
     uint64_t           rows = nw_cut_rows(&cut, tile), strips = nw_cut_strips(&cut, rows);
     nw_pack_strip_data data[NW_TILE_STRIPS_MAX];
     unsigned char     *plain[NW_TILE_STRIPS_MAX], *packed[NW_TILE_STRIPS_MAX];
+    bool               slim = strstr(t->name, "slim") != NULL;
     for (uint64_t i = 0; i < strips; i++) {
         uint64_t first = i * cut.strip_rows, count = nw_min_u64(cut.strip_rows, rows - first);
         size_t   bytes = 0, smaller = 0;
@@ -81,10 +83,13 @@ static inline nw_code pack_write_tile(nw_pack_writer *w, nw_packed *codec, const
         nw_dtype dtype = t->stored == NW_STORED_F32 ? NW_F32 : t->stored == NW_STORED_BF16 ? NW_BF16 : NW_F16;
         if (t->stored == NW_STORED_Q8 || t->stored == NW_STORED_Q4)
             data[i].form = t->stored == NW_STORED_Q8 ? NW_FORM_Q8 : NW_FORM_Q4;
+        else if (slim)
+            smaller = nw_slim_encode(packed[i], bytes, plain[i], count, cut.cols, i % 2 ? 4 : 3);
         else if (t->dim_count > 1)
             smaller = nw_packed_encode(codec, dtype, plain[i], count * cut.cols, packed[i]);
+        nw_form form = !slim ? NW_FORM_PACKED : i % 2 ? NW_FORM_SLIM4 : NW_FORM_SLIM3;
         if (smaller > 0)
-            data[i] = (nw_pack_strip_data){NW_FORM_PACKED, packed[i], smaller};
+            data[i] = (nw_pack_strip_data){form, packed[i], smaller};
     }
     nw_code rc = nw_pack_writer_tile(w, data, strips, err);
     for (uint64_t i = 0; i < strips; i++) {

@@ -21,7 +21,7 @@ static const pack_tensor tensors[] = {
     {"shared", NW_STORED_BF16, 2, {1000, 512}, 262144, "embedding", false},
     {"b0.norm", NW_STORED_F32, 1, {513}, 0, "block 0", false},
     {"b0.wi_0", NW_STORED_BF16, 2, {20, 70000}, 0, NULL, false},
-    {"b0.wi_1", NW_STORED_BF16, 2, {20, 70000}, 0, NULL, true},
+    {"b0.slim", NW_STORED_BF16, 2, {20, 70000}, 0, NULL, true},
     {"b1.wo", NW_STORED_F32, 2, {9, 70000}, 0, "block 1", false},
     {"b1.half", NW_STORED_F16, 2, {129, 1024}, 0, NULL, false},
     {"b1.bias", NW_STORED_F16, 1, {3}, 0, NULL, false},
@@ -94,7 +94,11 @@ static void check_tensor(reader *r, nw_packed *codec, const pack_model *m, size_
             nw_dtype dtype = t->stored == NW_STORED_F32 ? NW_F32 : t->stored == NW_STORED_BF16 ? NW_BF16 : NW_F16;
             if (strip.form == NW_FORM_PACKED)
                 assert_null(nw_packed_decode(codec, dtype, stored, strip.bytes, got, count * cut.cols));
-            else
+            else if (strip.form == NW_FORM_SLIM3 || strip.form == NW_FORM_SLIM4) {
+                assert_true(nw_slim_check(stored, strip.bytes, count, cut.cols));
+                assert_int_equal(nw_slim_width(stored), strip.form == NW_FORM_SLIM3 ? 3 : 4);
+                nw_slim_decode(got, stored, 0, count);
+            } else
                 memcpy(got, stored, bytes);
             assert_memory_equal(got, want, bytes);
             /* no bit of it can change, and it is in no other place */
@@ -154,7 +158,9 @@ static void test_round_trip(void **state)
         const nw_pack_summary *about = nw_pack_about(r.pack);
         assert_string_equal(about->model, "te\"st?model");
         assert_string_equal(about->compress, "packed");
-        assert_true(about->lossy && about->forms == (1u << NW_FORM_PACKED | 1u << NW_FORM_Q8 | 1u << NW_FORM_Q4));
+        uint32_t forms =
+            1u << NW_FORM_PACKED | 1u << NW_FORM_SLIM3 | 1u << NW_FORM_SLIM4 | 1u << NW_FORM_Q8 | 1u << NW_FORM_Q4;
+        assert_true(about->lossy && about->forms == forms);
         assert_int_equal(about->stored_bytes[NW_STORED_Q8], 70 * 2 * 34);
         assert_int_equal(nw_pack_tensor_count(r.pack), COUNT);
         for (size_t t = 0; t < COUNT; t++)
