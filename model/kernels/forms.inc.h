@@ -136,8 +136,8 @@ LANES_INLINE void form_tile(form f, size_t rows, size_t cols, float *y, size_t l
     size_t group = 16 * form_vectors(f), i = 0, k = t->k;
     for (size_t g = 0; k - i >= group; i += group, g++) {
         if (!t->gaps) {
-            form_look_ahead(f, rows, t, g, FORM_FAR_BYTES, false);
             form_look_ahead(f, rows, t, g, FORM_NEAR_BYTES, true);
+            form_look_ahead(f, rows, t, g, FORM_FAR_BYTES, false);
         }
         form_step(f, rows, cols, sum, at, column, i, group, &constants);
     }
