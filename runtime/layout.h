@@ -8,7 +8,7 @@
 #ifndef NW_RUNTIME_LAYOUT_H
 #define NW_RUNTIME_LAYOUT_H
 
-#include "restore.h"
+#include "pin_form.h"
 
 enum {
     NW_ROW_CACHE = 64, /* embedding rows remembered: tokens repeat */
@@ -18,15 +18,16 @@ enum {
 
 /* What the layout depends on besides the model. */
 typedef struct {
-    nw_maxima maxima; /* lanes is 0 if nothing is decoded */
-    nw_pass   pinned; /* the pass that repeats, whose tiles may stay: DECODE; ENCODE if nothing is decoded */
-    uint32_t  self_positions, self_pages;   /* of a page; pages of a lane */
-    uint32_t  cross_positions, cross_pages;
-    uint32_t  slot_count;
-    size_t    slot_bytes;   /* the largest aligned read of any tile */
-    size_t    row_bytes;    /* the aligned read of one embedding row */
-    size_t    region_bytes; /* pins and encoder scratch */
-    size_t    align;        /* of buffers that are read into */
+    nw_maxima  maxima; /* lanes is 0 if nothing is decoded */
+    nw_pass    pinned; /* the pass that repeats, whose tiles may stay: DECODE; ENCODE if nothing is decoded */
+    uint32_t   self_positions, self_pages; /* of a page; pages of a lane */
+    uint32_t   cross_positions, cross_pages;
+    uint32_t   slot_count;
+    size_t     slot_bytes;   /* the largest aligned read of any tile */
+    size_t     row_bytes;    /* the aligned read of one embedding row */
+    size_t     region_bytes; /* pins and encoder scratch */
+    size_t     align;        /* of buffers that are read into */
+    nw_pinning pinning;      /* the form of pins */
 } nw_shape;
 
 typedef enum { NW_SLOT_FREE, NW_SLOT_READING, NW_SLOT_READY, NW_SLOT_IN_USE } nw_slot_state;
@@ -42,10 +43,12 @@ typedef struct {
 
 /* A pin: a tile that stays. */
 typedef struct {
-    uint64_t      at;    /* offset in the region; NW_NOT_PINNED: streamed */
-    nw_slot_state state; /* FREE: empty; READY: filled */
+    uint64_t      at;       /* offset in the region; NW_NOT_PINNED: streamed */
+    nw_slot_state state;    /* FREE: empty; READY: filled */
     int           os_errno; /* of the read; not 0: its visit will report it, and nothing reads it again before */
     bool          visited;  /* a pass has had it since it was filled: from then on embedding rows may come from it */
+    bool          in_slot;  /* its tile is in a slot, to be written here by the pass that comes to it */
+    bool          unfit;    /* its tile has shown that it does not fit in its form: streamed */
 } nw_pin;
 #define NW_NOT_PINNED UINT64_MAX
 
@@ -54,7 +57,7 @@ typedef struct {
     float         *logits;  /* [lanes, vocab_size] */
     float        **vectors; /* [tensors]: resident norms and bias tables as f32, NULL for matrices */
     nw_lane       *lanes;
-    nw_kv         *self, *cross;            /* [lanes] */
+    nw_kv         *self, *cross;              /* [lanes] */
     float        **self_table, **cross_table; /* [lanes, pages] */
     float         *self_pool, *cross_pool;
     uint32_t      *request_ids; /* [nw_requests_max, input + output]: inputs and forced tokens of requests */

@@ -28,9 +28,9 @@ enum {
 #define WINDOW_USUAL ((uint64_t)17 << 20)
 
 /* Assumed for predictions unless the caller knows better: an NVMe disk that is shared, one core's reading of memory. */
-#define DISK_RATE_ASSUMED          1.0e9
+#define DISK_RATE_ASSUMED 1.0e9
 #define MEMORY_RATE_ASSUMED_THREAD 1.0e10
-#define FLOP_RATE_ASSUMED_THREAD   4.0e10
+#define FLOP_RATE_ASSUMED_THREAD 4.0e10
 
 /* ---- sizes that follow from the model ---- */
 
@@ -51,9 +51,10 @@ static size_t read_align(const nw_model *m)
 /* Bytes of a place that tile i of the pinned pass's schedule (then of the embedding) can be read into. */
 static size_t place_bytes(const nw_model *m, const nw_shape *s, size_t i)
 {
-    size_t  steps = m->step_count[s->pinned];
-    nw_step step =
-        i < steps ? m->steps[s->pinned][i] : (nw_step){.tensor = m->tensors.embed, .tile = (uint32_t)(i - steps)};
+    size_t steps = m->step_count[s->pinned];
+    if (i < steps)
+        return nw_pin_room(m, &s->pinning, m->steps[s->pinned][i], s->align);
+    nw_step step = {.tensor = m->tensors.embed, .tile = (uint32_t)(i - steps)};
     return (size_t)nw_round_up(nw_model_extent(m, step).bytes, s->align);
 }
 
@@ -94,6 +95,10 @@ static nw_code shape_make(const nw_model *m, const nw_session_options *o, nw_blu
     split_pages(s->maxima.output_tokens, &s->self_positions, &s->self_pages);
     split_pages(s->maxima.input_tokens, &s->cross_positions, &s->cross_pages);
     s->align = read_align(m);
+    const nw_kernels *kernels = o->kernels != NULL ? nw_kernels_named(o->kernels) : nw_kernels_best();
+    if (kernels == NULL)
+        return nw_fail(err, NW_E_ARG, 0, "no kernels called '%s' on this machine", o->kernels);
+    s->pinning = nw_pinning_make(o->pin_form, kernels);
     for (int pass = 0; pass < NW_PASS_COUNT; pass++) {
         if (pass == NW_PASS_ENCODE || s->pinned == NW_PASS_DECODE)
             widen_slot(m, (nw_pass)pass, &s->slot_bytes);
@@ -240,7 +245,10 @@ static void size_region(const nw_model *m, const nw_session_options *o, uint64_t
 
 /* ---- what will be read ---- */
 
-static uint64_t counted(const nw_model *m, nw_step step) { return nw_model_extent(m, step).bytes_counted; }
+static uint64_t counted(const nw_model *m, nw_step step)
+{
+    return nw_model_extent(m, step).bytes_counted;
+}
 
 static uint64_t pass_read(const nw_model *m, nw_pass pass)
 {

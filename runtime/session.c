@@ -40,9 +40,7 @@ static nw_code weights_acquire(void *user, uint32_t tensor, uint32_t tile, nw_ti
 
 static bool weights_rows(void *user, const nw_tile *tile, size_t strip, size_t worker, nw_rows *ret)
 {
-    nw_session *s = user;
-    nw_step     step = {.tensor = tile->tensor, .tile = tile->tile};
-    return nw_restore_strip(&s->parts.restore, step, (uint32_t)strip, tile->data, s->window.fresh, worker, ret);
+    return nw_window_strip(&((nw_session *)user)->window, tile, strip, worker, ret);
 }
 
 static nw_code weights_release(void *user, const nw_tile *tile, nw_error *err)

@@ -152,6 +152,7 @@ static void wire(nw_session *s, const nw_session_options *o)
                             .io = s->io,
                             .parts = &s->parts,
                             .shape = s->blueprint.shape,
+                            .kernels = s->kernels,
                             .encode_from = (uint64_t)(s->parts.encode_scratch - s->parts.region),
                             .prefetch_off = o->prefetch_off,
                             .stop = &s->stop};

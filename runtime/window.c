@@ -59,15 +59,29 @@ static nw_pin *pin_of(const nw_window *w, nw_visit v)
     return &w->parts->pins[v.step];
 }
 
-static size_t pin_bytes(const nw_window *w, nw_step step)
+static bool is_embed_pin(const nw_window *w, const nw_pin *pin)
 {
-    return (size_t)nw_round_up(nw_model_extent(w->model, step).bytes, w->shape.align);
+    size_t count = nw_embed_tiles(w->model, w->shape.pinned);
+    return pin >= w->parts->embed_pins && pin < w->parts->embed_pins + count;
+}
+
+/* As it is stored, so that it is read straight into its place. */
+static bool is_stored(const nw_window *w, const nw_pin *pin, nw_step step)
+{
+    return is_embed_pin(w, pin) || nw_pin_form_of(w->model, &w->shape.pinning, step) == NW_PINS_STORED;
+}
+
+static size_t pin_bytes(const nw_window *w, const nw_pin *pin, nw_step step)
+{
+    if (is_embed_pin(w, pin))
+        return (size_t)nw_round_up(nw_model_extent(w->model, step).bytes, w->shape.align);
+    return nw_pin_room(w->model, &w->shape.pinning, step, w->shape.align);
 }
 
 /* True if the encoder's scratch overlays the pin. */
 static bool is_overlaid(const nw_window *w, const nw_pin *pin, nw_step step)
 {
-    return pin->at + pin_bytes(w, step) > w->encode_from;
+    return pin->at + pin_bytes(w, pin, step) > w->encode_from;
 }
 
 /* ---- reading ---- */
@@ -98,7 +112,7 @@ static void pin_done(nw_window *w, nw_pin *pin, nw_step step, int os_errno)
     pin->os_errno = os_errno;
     pin_move(pin, NW_SLOT_READING, os_errno == 0 ? NW_SLOT_READY : NW_SLOT_FREE);
     if (os_errno == 0)
-        w->pinned_bytes += pin_bytes(w, step);
+        w->pinned_bytes += pin_bytes(w, pin, step);
     drop_cached(w, step);
 }
 
@@ -159,9 +173,11 @@ static read_result read_one(nw_window *w)
 {
     nw_step step = step_of(w, w->read);
     nw_pin *pin = pin_of(w, w->read);
-    if (pin != NULL) {
-        if (pin->state != NW_SLOT_FREE)
-            return READ_RESIDENT;
+    if (pin != NULL && pin->state != NW_SLOT_FREE)
+        return READ_RESIDENT;
+    if (pin != NULL && pin->in_slot) /* this pass's: whether it fits into its pin will show when it is used */
+        return READ_BLOCKED;
+    if (pin != NULL && is_stored(w, pin, step)) {
         if (pin->os_errno != 0 || !has_room(w) || (w->scratch_in_use && is_overlaid(w, pin, step)))
             return READ_BLOCKED;
         read_pin(w, pin, step, tag_make(TAG_PIN, w->read.step));
@@ -176,6 +192,8 @@ static read_result read_one(nw_window *w)
     s->step = w->read.step;
     submit(w, step, s->bytes, tag_make(TAG_SLOT, w->tail % w->shape.slot_count));
     w->tail++;
+    if (pin != NULL)
+        pin->in_slot = !pin->unfit;
     return READ_STARTED;
 }
 
@@ -235,6 +253,9 @@ void nw_window_drain(nw_window *w)
     for (; w->head < w->tail; w->head++) {
         nw_slot *s = slot_at(w, w->head);
         slot_move(s, s->state == NW_SLOT_IN_USE ? NW_SLOT_IN_USE : NW_SLOT_READY, NW_SLOT_FREE);
+        nw_pin *pin = pin_of(w, (nw_visit){s->pass, s->step});
+        if (pin != NULL)
+            pin->in_slot = false;
     }
     forget_errors(w->parts->pins, w->model->step_count[w->shape.pinned]);
     forget_errors(w->parts->embed_pins, nw_embed_tiles(w->model, w->shape.pinned));
@@ -247,7 +268,7 @@ static void empty_pin(nw_window *w, nw_pin *pin, nw_step step)
 {
     pin_move(pin, NW_SLOT_READY, NW_SLOT_FREE);
     pin->visited = false;
-    w->pinned_bytes -= pin_bytes(w, step);
+    w->pinned_bytes -= pin_bytes(w, pin, step);
 }
 
 static void drop_pin(nw_window *w, nw_pin *pin, nw_step step)
@@ -348,16 +369,18 @@ nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile 
     pump(w);
 
     nw_pin              *pin = pin_of(w, w->at);
-    nw_slot             *s = pin == NULL ? slot_at(w, w->head) : NULL;
-    const unsigned char *bytes = pin != NULL ? w->parts->region + pin->at : s->bytes;
-    if (s != NULL)
+    bool                 in_slot = pin == NULL || pin->in_slot || pin->unfit;
+    nw_slot             *s = in_slot ? slot_at(w, w->head) : NULL;
+    const unsigned char *bytes = in_slot ? s->bytes : w->parts->region + pin->at;
+    if (in_slot)
         NW_CHECK(w->head < w->tail && s->pass == w->at.pass && s->step == w->at.step);
-    nw_code rc = pin != NULL ? wait_for(w, &pin->state, &pin->os_errno, step, err)
-                             : wait_for(w, &s->state, &s->os_errno, step, err);
+    nw_code rc =
+        in_slot ? wait_for(w, &s->state, &s->os_errno, step, err) : wait_for(w, &pin->state, &pin->os_errno, step, err);
     if (rc != NW_OK)
         return rc;
-    w->fresh = pin == NULL || !pin->visited;
-    if (s != NULL)
+    w->fresh = in_slot || !pin->visited;
+    w->pin = pin != NULL && !pin->unfit ? pin : NULL;
+    if (in_slot)
         slot_move(s, NW_SLOT_READY, NW_SLOT_IN_USE);
     else
         pin->visited = true;
@@ -375,17 +398,48 @@ nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile 
     return NW_OK;
 }
 
+bool nw_window_strip(nw_window *w, const nw_tile *tile, size_t strip, size_t worker, nw_rows *ret)
+{
+    nw_step        step = {.tensor = tile->tensor, .tile = tile->tile};
+    nw_pin        *pin = w->pin;
+    unsigned char *place = pin != NULL ? w->parts->region + pin->at : NULL;
+    if (pin != NULL && !pin->in_slot && !is_stored(w, pin, step)) {
+        *ret = nw_pin_rows(w->model, &w->shape.pinning, step, strip, place);
+        return true;
+    }
+    if (!nw_restore_strip(&w->parts->restore, step, (uint32_t)strip, tile->data, w->fresh, worker, ret))
+        return false;
+    if (pin != NULL && pin->in_slot && !nw_pin_fill(w->model, &w->shape.pinning, w->kernels, step, strip, place, ret))
+        atomic_store_explicit(&w->misfit, true, memory_order_relaxed);
+    return true;
+}
+
+/* The tile at hand was in a slot. If it was to stay, its strips are in the pin now, or do not fit. */
+static void release_slot(nw_window *w, bool damaged)
+{
+    nw_pin *pin = w->pin;
+    bool    misfit = atomic_exchange(&w->misfit, false);
+    slot_move(slot_at(w, w->head), NW_SLOT_IN_USE, NW_SLOT_FREE);
+    w->head++;
+    if (pin == NULL)
+        return;
+    pin->in_slot = false;
+    pin->unfit = misfit;
+    if (damaged || misfit)
+        return;
+    pin_move(pin, NW_SLOT_FREE, NW_SLOT_READY);
+    pin->visited = true;
+    w->pinned_bytes += pin_bytes(w, pin, step_of(w, w->at));
+}
+
 void nw_window_release(nw_window *w, bool damaged)
 {
     NW_CHECK(w->in_use);
     w->in_use = false;
-    nw_pin *pin = pin_of(w, w->at);
-    if (pin != NULL && damaged)
-        empty_pin(w, pin, step_of(w, w->at));
-    if (pin == NULL) {
-        slot_move(slot_at(w, w->head), NW_SLOT_IN_USE, NW_SLOT_FREE);
-        w->head++;
-    }
+    if (w->pin == NULL || w->pin->in_slot)
+        release_slot(w, damaged);
+    else if (damaged)
+        empty_pin(w, w->pin, step_of(w, w->at));
     w->at.step++;
     reap(w, false);
     pump(w);
@@ -454,8 +508,12 @@ static nw_code resident_row(nw_window *w, const nw_kernels *kernels, uint32_t id
         memcpy(out, cached_row(w, id), w->model->config.d_model * sizeof *out);
     if (cached || pin == NULL)
         return NW_OK;
+    nw_step step = row_step(w->model, id);
+    if (!is_stored(w, pin, step)) {
+        nw_pin_row(w->model, &w->shape.pinning, kernels, id, w->parts->region + pin->at, out);
+        return NW_OK;
+    }
     /* As far behind the tile's start in memory as in the file. */
-    nw_step   step = row_step(w->model, id);
     nw_extent row = nw_model_row_extent(w->model, id), tile = nw_model_extent(w->model, step);
     nw_code   rc = nw_restore_row(&w->parts->restore, kernels, id,
                                   w->parts->region + pin->at + (row.offset + row.skip - tile.offset), out, err);

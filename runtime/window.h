@@ -24,25 +24,28 @@ typedef struct {
 } nw_visit;
 
 typedef struct {
-    nw_model *model;
-    nw_io    *io;
-    nw_parts *parts;
-    nw_shape  shape;
-    uint64_t  encode_from; /* offset in the region where the encoder's scratch starts */
-    bool      prefetch_off;
+    nw_model    *model;
+    nw_io       *io;
+    nw_parts    *parts;
+    nw_shape     shape;
+    uint64_t     encode_from; /* offset in the region where the encoder's scratch starts */
+    bool         prefetch_off;
     atomic_bool *stop; /* set from outside: acquire gives up with NW_E_CANCELLED */
 
-    nw_visit at;   /* the visit that acquire comes to next */
-    nw_pass  next; /* the pass expected after this one; NW_PASS_COUNT: none */
-    nw_visit read; /* the visit that is read next: at or ahead of `at` */
-    bool     read_crossed; /* `read` is in the next pass */
-    size_t   head, tail; /* ring: head is the slot of the oldest visit, tail the next to fill; counts, not indices */
-    bool     scratch_in_use; /* by an encoder pass and its cross pass: pins that it overlays stay empty */
-    bool     in_use;         /* a tile is acquired */
-    bool     fresh;          /* that tile was read since a pass had it */
-    uint32_t rows_done;      /* bits of the row reads that have arrived; rows_failed: with an error, row_errno */
-    uint32_t rows_failed;
-    int      row_errno;
+    nw_visit    at;           /* the visit that acquire comes to next */
+    nw_pass     next;         /* the pass expected after this one; NW_PASS_COUNT: none */
+    nw_visit    read;         /* the visit that is read next: at or ahead of `at` */
+    bool        read_crossed; /* `read` is in the next pass */
+    size_t      head, tail; /* ring: head is the slot of the oldest visit, tail the next to fill; counts, not indices */
+    bool        scratch_in_use; /* by an encoder pass and its cross pass: pins that it overlays stay empty */
+    bool        in_use;         /* a tile is acquired */
+    bool        fresh;          /* that tile was read since a pass had it */
+    nw_pin     *pin;            /* of that tile, unless it is streamed */
+    atomic_bool misfit;         /* a strip of that tile did not fit into its pin */
+    const nw_kernels *kernels;
+    uint32_t          rows_done; /* bits of the row reads that have arrived; rows_failed: with an error, row_errno */
+    uint32_t          rows_failed;
+    int               row_errno;
 
     uint64_t bytes_read, rows_read, pinned_bytes;
     double   seconds_waited;
@@ -59,7 +62,10 @@ void nw_window_begin(nw_window *w, nw_pass pass, nw_pass next);
 /* nw_weights.acquire and release; a damaged tile is not kept.
  * Errors  NW_E_IO, NW_E_FORMAT, both with err->block; NW_E_CANCELLED. */
 NW_MUST_USE nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err);
-void nw_window_release(nw_window *w, bool damaged);
+void                nw_window_release(nw_window *w, bool damaged);
+
+/* Rows of a strip of the tile in use, for any worker; nw_weights.rows. */
+bool nw_window_strip(nw_window *w, const nw_tile *tile, size_t strip, size_t worker, nw_rows *ret);
 
 /* After the last step of a decode pass: waits until the pinned embedding, if planned, is resident. */
 NW_MUST_USE nw_code nw_window_finish(nw_window *w, nw_error *err);

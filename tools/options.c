@@ -15,6 +15,7 @@ enum {
     KEY_IO,
     KEY_WINDOW,
     KEY_PINS,
+    KEY_PIN_FORM,
     KEY_PREFETCH,
     KEY_KERNELS,
     KEY_FORCE,
@@ -99,6 +100,8 @@ static const struct argp_option session_options[] = {
     {"io", KEY_IO, "WITH", 0, "How weights are read: uring, threads, or auto (default)", 4},
     {"window", KEY_WINDOW, "SIZE", 0, "Memory for weights on their way from the disk (default: chosen)", 4},
     {"pins", KEY_PINS, "SIZE|off", 0, "The most that weights may stay resident (default: what fits)", 4},
+    {"pin-form", KEY_PIN_FORM, "FORM", 0,
+     "How weights stay resident: packed (as a pack has them), slim, plain, or auto (default)", 4},
     {"prefetch", KEY_PREFETCH, "on|off", 0, "Read ahead of the computation (default on)", 4},
     {"kernels", KEY_KERNELS, "NAME", OPTION_HIDDEN, 0, 4},
     {0},
@@ -151,6 +154,21 @@ static error_t parse_pins(options *o, const char *arg)
     return 0;
 }
 
+static error_t parse_pin_form(options *o, const char *arg)
+{
+    static const struct {
+        const char *name;
+        nw_pin_form form;
+    } forms[] = {{"auto", NW_PINS_AUTO}, {"packed", NW_PINS_STORED}, {"slim", NW_PINS_SLIM}, {"plain", NW_PINS_PLAIN}};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        if (strcmp(arg, forms[i].name) == 0) {
+            o->session.pin_form = forms[i].form;
+            return 0;
+        }
+    }
+    return options_fail(o, "--pin-form: '%s' is not packed, slim, plain or auto", arg);
+}
+
 static error_t parse_session(int key, char *arg, struct argp_state *state)
 {
     options *o = (options *)state->input;
@@ -171,6 +189,7 @@ static error_t parse_session(int key, char *arg, struct argp_state *state)
             return options_fail(o, "--window: '%s' is not a size (like 16M)", arg);
         return 0;
     case KEY_PINS: return parse_pins(o, arg);
+    case KEY_PIN_FORM: return parse_pin_form(o, arg);
     case KEY_PREFETCH:
         o->session.prefetch_off = strcmp(arg, "off") == 0;
         if (!o->session.prefetch_off && strcmp(arg, "on") != 0)

@@ -245,6 +245,11 @@ NW_API size_t nw_model_decode_text(nw_model *model, nw_text *text, uint32_t id, 
 
 /* ---- plan -------------------------------------------------------------------------------------------------------- */
 
+/* In which form weights stay resident: as they are stored (of a checkpoint: plain), slim (bf16 only: holds 1.4 times as
+ * much, and is multiplied faster by AVX-512 and AVX2), or plain. AUTO: slim where these are to be had. Never changes a
+ * bit of the output. */
+typedef enum { NW_PINS_AUTO, NW_PINS_STORED, NW_PINS_SLIM, NW_PINS_PLAIN } nw_pin_form;
+
 typedef struct {
     uint64_t     budget_bytes;      /* 0: auto */
     size_t       max_input_tokens;  /* of one prompt, end token included; 0: 512 */
@@ -258,6 +263,7 @@ typedef struct {
     uint64_t     window_bytes;   /* 0: chosen */
     uint64_t     pins_bytes;     /* most that may be kept resident; 0: what fits */
     bool         pins_off;       /* keep nothing */
+    nw_pin_form  pin_form;
     bool         prefetch_off;   /* never read further than the next tile: to see what prefetch is worth */
     bool         force;          /* accept a budget above what the machine has available */
     bool         keep_tokenizer; /* more text will be encoded while the session is open */
@@ -324,7 +330,7 @@ NW_API NW_MUST_USE nw_code nw_plan_make(nw_model *model, const nw_session_option
 typedef struct {
     char     name[32]; /* "encoder 0", "decoder 3", "head" */
     uint64_t bytes;    /* of its decode (or encode) weights */
-    uint64_t pinned_bytes;
+    uint64_t pinned_bytes; /* of these, what stays: weights, not the memory that their form takes */
 } nw_plan_block;
 /* Blocks in schedule order, encoder first: at most `cap` are written, *ret_count is how many there are. Errors as
  * nw_plan_make. */

@@ -1,0 +1,41 @@
+/* In which form a tile stays. As it is stored, it is read straight into its pin. Slim, which holds 1.4 times as much of
+ * a bf16 model and is multiplied faster than plain, or plain, for what a pack has packed: then the tile is read into a
+ * slot of the window, and the workers that multiply it the first time write its strips into the pin, at equal
+ * distances.
+ */
+#ifndef NW_RUNTIME_PIN_FORM_H
+#define NW_RUNTIME_PIN_FORM_H
+
+#include "restore.h"
+
+/* What pins of a session are, where tiles allow it. */
+typedef struct {
+    nw_pin_form form;       /* STORED, SLIM or PLAIN */
+    unsigned    slim_width; /* bits of a code */
+} nw_pinning;
+
+/* What AUTO means with these kernels: slim, unless they are the portable ones. */
+nw_pinning nw_pinning_make(nw_pin_form asked, const nw_kernels *kernels);
+
+/* The form of one tile's pin. */
+nw_pin_form nw_pin_form_of(const nw_model *m, const nw_pinning *p, nw_step step);
+
+/* Bytes from one strip to the next in a pin that is not STORED. */
+size_t nw_pin_stride(const nw_model *m, const nw_pinning *p, nw_step step);
+
+/* Bytes that the pin of a tile takes, a multiple of `align`. */
+size_t nw_pin_room(const nw_model *m, const nw_pinning *p, nw_step step, size_t align);
+
+/* Writes the plain rows of a strip into its place in a pin, and points *rows there. False, with both as they were: they
+ * do not fit. For any worker. */
+bool nw_pin_fill(const nw_model *m, const nw_pinning *p, const nw_kernels *kernels, nw_step step, size_t strip,
+                 unsigned char *pin, nw_rows *rows);
+
+/* The rows of a strip of a filled pin that is not STORED. */
+nw_rows nw_pin_rows(const nw_model *m, const nw_pinning *p, nw_step step, size_t strip, const unsigned char *pin);
+
+/* A row of the embedding from its filled pin that is not STORED, as f32: out [d_model]. */
+void nw_pin_row(const nw_model *m, const nw_pinning *p, const nw_kernels *kernels, uint32_t id,
+                const unsigned char *pin, float *out);
+
+#endif
