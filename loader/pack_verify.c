@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <xxhash.h>
 
-#define REPORT_BYTES ((uint64_t)64 << 20) /* between two calls of progress */
+#define REPORT_BYTES ((uint64_t)4 << 20) /* between two calls of progress */
 
 typedef struct {
     XXH3_state_t                  shard_hash, strip_hash; /* want more alignment than the heap gives: a mapping */
@@ -63,13 +63,15 @@ static void report_strip(verify *v, const char *why)
     report(v, &fault);
 }
 
-static void advance(verify *v, uint64_t bytes)
+static nw_code advance(verify *v, uint64_t bytes, nw_error *err)
 {
     v->done += bytes;
-    if (v->options->progress != NULL && (v->done - v->reported >= REPORT_BYTES || v->done == v->all)) {
-        v->reported = v->done;
-        v->options->progress(v->options->user, v->done, v->all);
-    }
+    if (v->options->progress == NULL || (v->done - v->reported < REPORT_BYTES && v->done < v->all))
+        return NW_OK;
+    v->reported = v->done;
+    if (v->options->progress(v->options->user, v->done, v->all))
+        return NW_OK;
+    return nw_fail(err, NW_E_CANCELLED, 0, "stopped");
 }
 
 /* -- one shard -- */
@@ -165,7 +167,9 @@ static nw_code verify_shard(verify *v, size_t shard, nw_error *err)
         if (len == 0)
             break;
         piece(v, bytes, len);
-        advance(v, len);
+        rc = advance(v, len, err);
+        if (rc != NW_OK)
+            return rc;
     }
     NW_CHECK(v->pos == file->size);
     if (v->faults == v->faults_before && XXH3_64bits_digest(&v->shard_hash) != v->pack->shard_files[shard].xxh3)
@@ -199,9 +203,7 @@ static nw_code verify_file(verify *v, const nw_pack_file *f, nw_error *err)
     if (rc == NW_OK && (file.size != f->bytes || XXH3_64bits_digest(&v->shard_hash) != f->xxh3))
         report_file(v, path, "its checksum is wrong");
     nw_file_close(&file);
-    if (rc == NW_OK)
-        advance(v, f->bytes);
-    return rc;
+    return rc == NW_OK ? advance(v, f->bytes, err) : rc;
 }
 
 static nw_code verify_all(verify *v, nw_memory *mem, nw_io *io, nw_error *err)

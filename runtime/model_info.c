@@ -1,6 +1,7 @@
 /* What a model is, for people and programs: nw_model_describe and the listings. */
 #include "model_state.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* Checkpoints do not say which published family they belong to; these are the marks that tell them apart. */
@@ -31,16 +32,34 @@ static const char *activation_name(const nw_config *c)
     nw_trap("an activation", __FILE__, __LINE__);
 }
 
-/* Bytes of the weights that a pass multiplies (not of the aligned reads that fetch them). */
+/* Bytes of the weights that a pass multiplies (not of the aligned reads that fetch them); of a pack as they stand there. */
 static uint64_t pass_bytes(const nw_model *m, nw_pass pass)
 {
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < m->step_count[pass]; i++)
-        bytes += nw_model_tile_rows(m, m->steps[pass][i]) * m->places[m->steps[pass][i].tensor].row_bytes;
+    const nw_pack *pack = nw_checkpoint_pack(m->checkpoint);
+    uint64_t       bytes = 0;
+    for (size_t i = 0; i < m->step_count[pass]; i++) {
+        nw_step         step = m->steps[pass][i];
+        const nw_place *p = &m->places[step.tensor];
+        bytes += pack != NULL ? nw_pack_tile_at(pack, (size_t)p->tile_first + step.tile).bytes
+                              : nw_model_tile_rows(m, step) * p->row_bytes;
+    }
     return bytes;
 }
 
-/* True if an earlier tensor has the same bytes of the same file: tied tensors of a PyTorch checkpoint. */
+/* Index of a tensor, in the checkpoint and, where it is one, in the pack. */
+static size_t tensor_index(const nw_model *m, const nw_tensor *t)
+{
+    return (size_t)(t - nw_checkpoint_tensor(m->checkpoint, 0));
+}
+
+static nw_stored stored_type(const nw_model *m, const nw_tensor *t)
+{
+    const nw_pack *pack = nw_checkpoint_pack(m->checkpoint);
+    return pack != NULL ? nw_pack_tensor_at(pack, tensor_index(m, t)).stored : nw_stored_of(t->dtype);
+}
+
+/* True if an earlier tensor has the same bytes of the same file: tied tensors of a PyTorch checkpoint. In a pack no two
+ * tiles overlap. */
 static bool is_repeated(const nw_model *m, uint32_t index)
 {
     const nw_tensor *t = m->places[index].tensor;
@@ -79,6 +98,7 @@ void nw_model_describe(const nw_model *m, nw_model_info *ret)
         .encoder_bytes = pass_bytes(m, NW_PASS_ENCODE),
         .cross_bytes = pass_bytes(m, NW_PASS_CROSS),
         .decode_bytes = pass_bytes(m, NW_PASS_DECODE),
+        .is_pack = nw_checkpoint_pack(m->checkpoint) != NULL,
         .file_count = nw_checkpoint_file_count(m->checkpoint),
         .tensor_count = nw_checkpoint_tensor_count(m->checkpoint),
     };
@@ -88,7 +108,7 @@ void nw_model_describe(const nw_model *m, nw_model_info *ret)
             continue;
         ret->parameters += m->tensors.list[i].rows * m->tensors.list[i].cols;
         ret->weight_bytes += t->bytes;
-        ret->type_bytes[t->dtype] += t->bytes;
+        ret->type_bytes[stored_type(m, t)] += t->bytes;
     }
 }
 
@@ -115,4 +135,75 @@ const char *nw_model_file(const nw_model *m, size_t index, uint64_t *ret_bytes)
         return NULL;
     *ret_bytes = nw_checkpoint_file(m->checkpoint, index)->size;
     return nw_checkpoint_file_path(m->checkpoint, index);
+}
+
+/* ---- packs ---- */
+
+static_assert(NW_STORED_TYPES == (int)NW_STORED_COUNT, "narrows.h counts the stored types");
+static_assert(NW_STORED_FORMS == (int)NW_FORM_COUNT - 1, "narrows.h counts the forms");
+
+static bool is_quantised(nw_stored stored)
+{
+    return stored == NW_STORED_Q8 || stored == NW_STORED_Q4;
+}
+
+/* Read as it stands, at the start: a norm, or a bias table, which has two dimensions. */
+static bool is_vector(const nw_model *m, const nw_tensor *t)
+{
+    bool vector = t->dim_count == 1;
+    for (uint32_t i = 0; i < m->tensors.count && !vector; i++)
+        vector = m->tensors.list[i].vector && m->places[i].tensor == t;
+    return vector;
+}
+
+bool nw_model_pack_kept(const nw_model *m, size_t tensor)
+{
+    const nw_pack *pack = nw_checkpoint_pack(m->checkpoint);
+    if (pack == NULL || tensor >= nw_pack_tensor_count(pack))
+        return false;
+    uint32_t quantised = 1u << NW_FORM_Q8 | 1u << NW_FORM_Q4;
+    return (nw_pack_about(pack)->forms & quantised) != 0 && !is_quantised(nw_pack_tensor_at(pack, tensor).stored) &&
+           !is_vector(m, nw_checkpoint_tensor(m->checkpoint, tensor));
+}
+
+static void add_tensor(const nw_pack *pack, size_t tensor, nw_pack_info *ret)
+{
+    nw_pack_tensor t = nw_pack_tensor_at(pack, tensor);
+    ret->source_bytes[t.stored] += t.rows * t.cols * nw_dtype_bytes(t.source);
+    ret->lossy_type[t.stored] |= t.lossy;
+    for (uint32_t i = 0; i < t.tile_count; i++) {
+        nw_pack_tile tile = nw_pack_tile_at(pack, (size_t)t.tile_first + i);
+        for (uint32_t k = 0; k < tile.strip_count; k++) {
+            nw_pack_strip strip = nw_pack_strip_at(pack, (size_t)tile.strip_first + k);
+            ret->form_bytes[strip.form - NW_FORM_PLAIN] += strip.bytes;
+        }
+    }
+}
+
+bool nw_model_pack_describe(const nw_model *m, nw_pack_info *ret)
+{
+    const nw_pack *pack = nw_checkpoint_pack(m->checkpoint);
+    *ret = (nw_pack_info){0};
+    if (pack == NULL)
+        return false;
+    const nw_pack_summary *about = nw_pack_about(pack);
+    *ret = (nw_pack_info){.name = about->model,
+                          .tool = about->tool,
+                          .compress = about->compress,
+                          .lossy = about->lossy,
+                          .bytes = about->bytes};
+    memcpy(ret->stored_bytes, about->stored_bytes, sizeof ret->stored_bytes);
+    for (size_t i = 0; i < nw_pack_tensor_count(pack); i++) {
+        add_tensor(pack, i, ret);
+        ret->kept_count += nw_model_pack_kept(m, i);
+    }
+    return true;
+}
+
+const char *nw_model_pack_block(const nw_model *m, size_t file, size_t index)
+{
+    const nw_pack *pack = nw_checkpoint_pack(m->checkpoint);
+    if (pack == NULL || file >= nw_pack_shard_count(pack) || index >= nw_pack_block_count(pack, file))
+        return NULL;
+    return nw_pack_block(pack, file, index);
 }

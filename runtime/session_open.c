@@ -181,6 +181,7 @@ static nw_code open_parts(nw_session *s, const nw_session_options *o, nw_error *
         rc = open_requests(s, err);
     if (rc == NW_OK)
         rc = map_arena(s, err);
+    s->parts.restore.verify_off = o->verify_off;
     if (rc == NW_OK)
         rc = read_vectors(s, err);
     if (rc == NW_OK)

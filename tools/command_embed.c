@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "advice.h"
 #include "budget.h"
 #include "embedding.h"
 #include "interrupt.h"
@@ -246,6 +247,7 @@ static int run(embed *e)
     if (status != -1)
         return status;
     nw_model_describe(e->model, &e->info);
+    note_lossy(e->model);
     e->o.common.session.encode_only = true;
     status = check_budget_early(e);
     if (status == -1)

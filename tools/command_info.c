@@ -2,11 +2,12 @@
 #include "commands.h"
 
 #include <cjson/cJSON.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "options.h"
 
-enum { KEY_TENSORS = 512, TYPE_COUNT = 3 };
+enum { KEY_TENSORS = 512 };
 
 typedef struct {
     options common;
@@ -57,10 +58,12 @@ typedef struct {
     nw_model         *model;
     nw_model_info     info;
     nw_tokenizer_info tokenizer;
+    nw_pack_info      pack; /* if it is one */
     bool              tensors;
 } facts;
 
-static const char *const type_names[TYPE_COUNT] = {"f32", "bf16", "f16"};
+static const char *const type_names[NW_STORED_TYPES] = {"f32", "bf16", "f16", "q8", "q4"};
+static const char *const form_names[NW_STORED_FORMS] = {"plain", "packed", "slim3", "slim4", "q8", "q4"};
 
 /* ---- for people
  * ------------------------------------------------------------------------------------------------------- */
@@ -83,8 +86,75 @@ static void print_tensors(const facts *f)
                 snprintf(shape + used, sizeof shape - used, d == 0 ? "%llu" : "x%llu", (unsigned long long)t.dims[d]);
             used += len > 0 ? (size_t)len : 0;
         }
-        print_text("%s  %s [%s]  %s  %s at %llu%s\n", t.name, t.dtype, shape, nw_bytes_format(t.bytes, false, size),
-                   t.file, (unsigned long long)t.offset, t.used ? "" : "  (unused)");
+        print_text("%s  %s [%s]  %s  %s at %llu%s%s\n", t.name, t.dtype, shape, nw_bytes_format(t.bytes, false, size),
+                   t.file, (unsigned long long)t.offset, t.used ? "" : "  (unused)",
+                   nw_model_pack_kept(f->model, i) ? "  (keeps its type)" : "");
+    }
+}
+
+static double share(uint64_t part, uint64_t whole)
+{
+    return whole > 0 ? (double)part / (double)whole : 0;
+}
+
+static void print_pack(const facts *f)
+{
+    const nw_pack_info *p = &f->pack;
+    char                stored[16], source[16];
+    print_text("%-14sof '%s' by %s, --compress %s, %s\n", "pack", p->name, p->tool, p->compress,
+               p->lossy ? "lossy" : "lossless");
+    for (size_t i = 0; i < NW_STORED_TYPES; i++) {
+        if (p->source_bytes[i] > 0)
+            print_text("%-14s%s of %s, %.3f of the %s that these had before%s\n", "",
+                       nw_bytes_format(p->stored_bytes[i], false, stored), type_names[i],
+                       share(p->stored_bytes[i], p->source_bytes[i]),
+                       nw_bytes_format(p->source_bytes[i], false, source), p->lossy_type[i] ? " (lossy)" : "");
+    }
+    for (size_t i = 0; i < NW_STORED_FORMS; i++) {
+        if (p->form_bytes[i] > 0)
+            print_text("%-14s%s in the form %s\n", "", nw_bytes_format(p->form_bytes[i], false, stored), form_names[i]);
+    }
+    if (p->kept_count > 0)
+        print_text("%-14s%zu tensor%s no whole blocks of 32 and keep%s the type: see --tensors\n", "", p->kept_count,
+                   p->kept_count == 1 ? " has" : "s have", p->kept_count == 1 ? "s" : "");
+}
+
+/* True if one block follows another: encoder.3 and encoder.4. */
+static bool follows(const char *block, const char *next)
+{
+    const char *a = strrchr(block, '.'), *b = next != NULL ? strrchr(next, '.') : NULL;
+    return a != NULL && b != NULL && a - block == b - next && strncmp(block, next, (size_t)(a - block)) == 0 &&
+           strtoul(b + 1, NULL, 10) == strtoul(a + 1, NULL, 10) + 1;
+}
+
+/* The blocks of a shard, in one line; of a run of them, the first and the last. */
+static void print_blocks(const facts *f, size_t file)
+{
+    const char *block, *next;
+    bool        inside = false; /* a run */
+    for (size_t i = 0; (block = nw_model_pack_block(f->model, file, i)) != NULL; i++) {
+        next = nw_model_pack_block(f->model, file, i + 1);
+        if (!inside)
+            print_text(i == 0 ? "%-14s  %s" : "%s%s", i == 0 ? "" : ", ", block);
+        else if (!follows(block, next))
+            print_text(" to %s", block);
+        inside = follows(block, next);
+        if (next == NULL)
+            print_text("\n");
+    }
+}
+
+static void print_files(const facts *f)
+{
+    const nw_model_info *m = &f->info;
+    const char          *file;
+    uint64_t             bytes;
+    print_text("%-14s%zu in %zu %s%s\n", "tensors", m->tensor_count, m->file_count, m->is_pack ? "shard" : "file",
+               m->file_count == 1 ? "" : "s");
+    for (size_t i = 0; (file = nw_model_file(f->model, i, &bytes)) != NULL; i++) {
+        char size[16];
+        print_text("%-14s%s  %s\n", "", nw_bytes_format(bytes, false, size), file);
+        print_blocks(f, i);
     }
 }
 
@@ -117,20 +187,18 @@ static void print_facts(const facts *f)
     print_text("%-14s%llu (%.3g billion)\n", "parameters", (unsigned long long)m->parameters,
                (double)m->parameters / 1e9);
     print_bytes_row("weights", m->weight_bytes, "");
-    for (size_t i = 0; i < TYPE_COUNT; i++) {
+    for (size_t i = 0; i < NW_STORED_TYPES && !m->is_pack; i++) {
+        char of[16];
+        snprintf(of, sizeof of, " of %s", type_names[i]);
         if (m->type_bytes[i] > 0)
-            print_bytes_row("", m->type_bytes[i], i == 0 ? " of f32" : i == 1 ? " of bf16" : " of f16");
+            print_bytes_row("", m->type_bytes[i], of);
     }
+    if (m->is_pack)
+        print_pack(f);
     print_bytes_row("encoder", m->encoder_bytes, ", once a prompt");
     print_bytes_row("cross K/V", m->cross_bytes, ", once a prompt");
     print_bytes_row("decoder", m->decode_bytes, ", each token, less what stays resident");
-    print_text("%-14s%zu in %zu file%s\n", "tensors", m->tensor_count, m->file_count, m->file_count == 1 ? "" : "s");
-    const char *file;
-    uint64_t    bytes;
-    for (size_t i = 0; (file = nw_model_file(f->model, i, &bytes)) != NULL; i++) {
-        char size[16];
-        print_text("%-14s%s  %s\n", "", nw_bytes_format(bytes, false, size), file);
-    }
+    print_files(f);
     if (f->tensors)
         print_tensors(f);
 }
@@ -154,6 +222,8 @@ static void add_tensors(cJSON *json, const facts *f)
         cJSON_AddStringToObject(item, "file", t.file);
         cJSON_AddNumberToObject(item, "offset", (double)t.offset);
         cJSON_AddBoolToObject(item, "used", t.used);
+        if (f->info.is_pack)
+            cJSON_AddBoolToObject(item, "kept", nw_model_pack_kept(f->model, i));
     }
 }
 
@@ -199,6 +269,55 @@ static void add_sizes(cJSON *json, const nw_model_info *m)
     cJSON_AddBoolToObject(json, "bias_per_block", m->bias_per_block);
 }
 
+static void add_pack(cJSON *json, const facts *f)
+{
+    const nw_pack_info *p = &f->pack;
+    if (!f->info.is_pack) {
+        cJSON_AddNullToObject(json, "pack");
+        return;
+    }
+    cJSON *item = cJSON_AddObjectToObject(json, "pack");
+    cJSON_AddStringToObject(item, "name", p->name);
+    cJSON_AddStringToObject(item, "tool", p->tool);
+    cJSON_AddStringToObject(item, "compress", p->compress);
+    cJSON_AddBoolToObject(item, "lossy", p->lossy);
+    cJSON_AddNumberToObject(item, "bytes", (double)p->bytes);
+    cJSON_AddNumberToObject(item, "kept_count", (double)p->kept_count);
+    cJSON *types = cJSON_AddObjectToObject(item, "types");
+    for (size_t i = 0; i < NW_STORED_TYPES; i++) {
+        if (p->source_bytes[i] == 0)
+            continue;
+        cJSON *type = cJSON_AddObjectToObject(types, type_names[i]);
+        cJSON_AddNumberToObject(type, "bytes", (double)p->stored_bytes[i]);
+        cJSON_AddNumberToObject(type, "source_bytes", (double)p->source_bytes[i]);
+        cJSON_AddNumberToObject(type, "ratio", share(p->stored_bytes[i], p->source_bytes[i]));
+        cJSON_AddBoolToObject(type, "lossy", p->lossy_type[i]);
+    }
+    cJSON *forms = cJSON_AddObjectToObject(item, "form_bytes");
+    for (size_t i = 0; i < NW_STORED_FORMS; i++) {
+        if (p->form_bytes[i] > 0)
+            cJSON_AddNumberToObject(forms, form_names[i], (double)p->form_bytes[i]);
+    }
+}
+
+static void add_files(cJSON *json, const facts *f)
+{
+    cJSON      *files = cJSON_AddArrayToObject(json, "files");
+    const char *file, *block;
+    uint64_t    bytes;
+    for (size_t i = 0; (file = nw_model_file(f->model, i, &bytes)) != NULL; i++) {
+        cJSON *item = cJSON_CreateObject();
+        cJSON_AddItemToArray(files, item);
+        cJSON_AddStringToObject(item, "path", file);
+        cJSON_AddNumberToObject(item, "bytes", (double)bytes);
+        if (!f->info.is_pack)
+            continue;
+        cJSON *blocks = cJSON_AddArrayToObject(item, "blocks");
+        for (size_t b = 0; (block = nw_model_pack_block(f->model, i, b)) != NULL; b++)
+            cJSON_AddItemToArray(blocks, cJSON_CreateString(block));
+    }
+}
+
 static void print_facts_json(const facts *f)
 {
     const nw_model_info *m = &f->info;
@@ -219,18 +338,11 @@ static void print_facts_json(const facts *f)
     cJSON_AddNumberToObject(json, "cross_bytes", (double)m->cross_bytes);
     cJSON_AddNumberToObject(json, "decode_bytes", (double)m->decode_bytes);
     cJSON *types = cJSON_AddObjectToObject(json, "type_bytes");
-    for (size_t i = 0; i < TYPE_COUNT; i++)
+    for (size_t i = 0; i < NW_STORED_TYPES; i++)
         cJSON_AddNumberToObject(types, type_names[i], (double)m->type_bytes[i]);
     add_tokenizer(json, &f->tokenizer);
-    cJSON      *files = cJSON_AddArrayToObject(json, "files");
-    const char *file;
-    uint64_t    bytes;
-    for (size_t i = 0; (file = nw_model_file(f->model, i, &bytes)) != NULL; i++) {
-        cJSON *item = cJSON_CreateObject();
-        cJSON_AddItemToArray(files, item);
-        cJSON_AddStringToObject(item, "path", file);
-        cJSON_AddNumberToObject(item, "bytes", (double)bytes);
-    }
+    add_pack(json, f);
+    add_files(json, f);
     cJSON_AddNumberToObject(json, "tensor_count", (double)m->tensor_count);
     if (f->tensors)
         add_tensors(json, f);
@@ -250,6 +362,7 @@ int command_info(int argc, char **argv)
     status = options_open_model(&o.common, &f.model);
     if (status == -1) {
         nw_model_describe(f.model, &f.info);
+        nw_model_pack_describe(f.model, &f.pack);
         if (nw_model_tokenizer_describe(f.model, &f.tokenizer, &err) != NW_OK)
             status = print_failure(&err);
     }

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "advice.h"
 #include "answer.h"
 #include "budget.h"
 #include "interrupt.h"
@@ -185,6 +186,7 @@ static int open_session(run *r)
         print_error("--max-new-tokens %zu: this budget has no room for so long a JSON answer", o->max_output_tokens);
         return EXIT_BUDGET;
     }
+    advise_pack(r->model, r->o.common.model, o);
     nw_error err = {0};
     nw_code  rc = nw_session_open(r->model, o, &r->session, &err);
     if (rc == NW_E_BUDGET && err.bytes_needed > o->budget_bytes)
@@ -200,8 +202,10 @@ static int open_session(run *r)
 static int open_model(run *r)
 {
     int status = options_open_model(&r->o.common, &r->model);
-    if (status == -1)
+    if (status == -1) {
         nw_model_describe(r->model, &r->info);
+        note_lossy(r->model);
+    }
     return status;
 }
 

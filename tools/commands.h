@@ -7,6 +7,7 @@ int command_embed(int argc, char **argv);
 int command_info(int argc, char **argv);
 int command_plan(int argc, char **argv);
 int command_pack(int argc, char **argv);
+int command_verify(int argc, char **argv);
 int command_unpack(int argc, char **argv);
 int command_tokenize(int argc, char **argv);
 int command_detokenize(int argc, char **argv);

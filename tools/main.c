@@ -16,6 +16,7 @@ static const struct {
     {"info", command_info, "what a model is: family, sizes, types, files, tokenizer"},
     {"plan", command_plan, "where a budget would go, and how fast a run would be"},
     {"pack", command_pack, "a model rewritten to be read faster: in order, smaller, checked"},
+    {"verify", command_verify, "every byte of a pack against its checksums"},
     {"unpack", command_unpack, "any model that runs, written as Hugging Face safetensors"},
     {"tokenize", command_tokenize, "text to token ids"},
     {"detokenize", command_detokenize, "token ids to text"},

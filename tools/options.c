@@ -17,6 +17,7 @@ enum {
     KEY_PINS,
     KEY_PIN_FORM,
     KEY_PREFETCH,
+    KEY_VERIFY,
     KEY_KERNELS,
     KEY_FORCE,
     KEY_JSON,
@@ -103,6 +104,7 @@ static const struct argp_option session_options[] = {
     {"pin-form", KEY_PIN_FORM, "FORM", 0,
      "How weights stay resident: packed (as a pack has them), slim, plain, or auto (default)", 4},
     {"prefetch", KEY_PREFETCH, "on|off", 0, "Read ahead of the computation (default on)", 4},
+    {"verify", KEY_VERIFY, "on|off", 0, "Compare the checksums of a pack as it is read (default on)", 4},
     {"kernels", KEY_KERNELS, "NAME", OPTION_HIDDEN, 0, 4},
     {0},
 };
@@ -169,6 +171,14 @@ static error_t parse_pin_form(options *o, const char *arg)
     return options_fail(o, "--pin-form: '%s' is not packed, slim, plain or auto", arg);
 }
 
+static error_t parse_switch(options *o, const char *option, const char *arg, bool *ret_off)
+{
+    *ret_off = strcmp(arg, "off") == 0;
+    if (!*ret_off && strcmp(arg, "on") != 0)
+        return options_fail(o, "%s: '%s' is not on or off", option, arg);
+    return 0;
+}
+
 static error_t parse_session(int key, char *arg, struct argp_state *state)
 {
     options *o = (options *)state->input;
@@ -190,11 +200,8 @@ static error_t parse_session(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_PINS: return parse_pins(o, arg);
     case KEY_PIN_FORM: return parse_pin_form(o, arg);
-    case KEY_PREFETCH:
-        o->session.prefetch_off = strcmp(arg, "off") == 0;
-        if (!o->session.prefetch_off && strcmp(arg, "on") != 0)
-            return options_fail(o, "--prefetch: '%s' is not on or off", arg);
-        return 0;
+    case KEY_PREFETCH: return parse_switch(o, "--prefetch", arg, &o->session.prefetch_off);
+    case KEY_VERIFY: return parse_switch(o, "--verify", arg, &o->session.verify_off);
     case KEY_KERNELS: o->session.kernels = arg; return 0;
     default: return ARGP_ERR_UNKNOWN;
     }

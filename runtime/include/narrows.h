@@ -95,6 +95,11 @@ typedef struct {
 NW_API NW_MUST_USE nw_code nw_model_open(const nw_model_options *options, nw_model **ret_model, nw_error *err);
 NW_API nw_model *nw_model_close(nw_model *model); /* after its sessions; takes NULL; returns NULL */
 
+enum {
+    NW_STORED_TYPES = 5, /* f32, bf16, f16, q8, q4 */
+    NW_STORED_FORMS = 6, /* plain, packed, slim3, slim4, q8, q4 */
+};
+
 /* What a model is, for people and programs. Strings belong to the model. */
 typedef struct {
     const char *path;    /* of the directory or file */
@@ -109,9 +114,10 @@ typedef struct {
     uint32_t    pad_id, start_id, eos_id;
     uint64_t    parameters;      /* weights that the model has, each counted once */
     uint64_t    weight_bytes;    /* of these in the files */
-    /* Of an encoder pass, of cross-attention K and V, of one decoded token. */
+    /* Of an encoder pass, of cross-attention K and V, of one decoded token; of a pack with what lies between strips. */
     uint64_t    encoder_bytes, cross_bytes, decode_bytes;
-    uint64_t    type_bytes[3];   /* f32, bf16, f16 */
+    uint64_t    type_bytes[NW_STORED_TYPES]; /* f32, bf16, f16; of packs also q8, q4 */
+    bool        is_pack;         /* bytes are then those that are stored */
     size_t      file_count;
     size_t      tensor_count;    /* in the files, used or not */
 } nw_model_info;
@@ -126,6 +132,21 @@ typedef struct {
 } nw_tensor_info;
 NW_API bool        nw_model_tensor(const nw_model *model, size_t index, nw_tensor_info *ret); /* false: no more */
 NW_API const char *nw_model_file(const nw_model *model, size_t index, uint64_t *ret_bytes);    /* NULL: no more */
+
+/* What a pack says of itself: of all its tensors, used or not. Strings belong to the model. */
+typedef struct {
+    const char *name, *tool, *compress; /* what was packed, what packed it, "packed", "slim" or "off" */
+    bool        lossy;                  /* some values are not the checkpoint's */
+    bool        lossy_type[NW_STORED_TYPES];   /* those of some tensor that is stored so */
+    uint64_t    bytes;                         /* of the index and all shards */
+    uint64_t    stored_bytes[NW_STORED_TYPES]; /* f32, bf16, f16, q8, q4: of the tensors that are stored so */
+    uint64_t    source_bytes[NW_STORED_TYPES]; /* what these tensors had in the checkpoint */
+    uint64_t    form_bytes[NW_STORED_FORMS];   /* plain, packed, slim3, slim4, q8, q4: of the strips */
+    size_t      kept_count; /* matrices of a pack with q8 or q4 that keep their type: their rows have no whole blocks */
+} nw_pack_info;
+NW_API bool        nw_model_pack_describe(const nw_model *model, nw_pack_info *ret); /* false: it is no pack */
+NW_API bool        nw_model_pack_kept(const nw_model *model, size_t tensor); /* tensor: as nw_model_tensor counts */
+NW_API const char *nw_model_pack_block(const nw_model *model, size_t file, size_t index); /* NULL: no more */
 
 /* ---- unpack ------------------------------------------------------------------------------------------------------ */
 
@@ -203,6 +224,40 @@ typedef struct {
 } nw_pack_estimate;
 NW_API NW_MUST_USE nw_code nw_model_pack_estimate(nw_model *model, nw_pack_estimate *ret, nw_error *err);
 
+/* One fault of a pack. Lives during the call. */
+typedef struct {
+    const char *path;   /* of the shard or file */
+    const char *tensor; /* NULL: of no strip: of a header, of what lies between strips, of a file beside */
+    const char *block;  /* "encoder.3", "decoder.0", "embedding", "head", ... by the tensor's name; NULL with it */
+    uint32_t    tile, strip;          /* of the tensor, of the tile */
+    uint64_t    row_first, row_count; /* of the tensor, in the strip */
+    const char *why;
+} nw_pack_bad;
+
+typedef struct {
+    uint64_t     budget_bytes; /* of the process; 0: what it takes, some 20 MiB */
+    nw_read_with io;
+    nw_log       log;
+    nw_hooks    *hooks;
+    void (*on_fault)(void *user, const nw_pack_bad *bad); /* called for each; may be NULL */
+    bool (*on_progress)(void *user, uint64_t done, uint64_t total); /* as nw_unpack_options */
+    void *user;
+} nw_pack_check_options;
+
+typedef struct {
+    uint64_t fault_count;
+    uint64_t bytes, read_bytes; /* of the pack; what was read */
+    size_t   shard_count, tensor_count;
+} nw_pack_check_result;
+
+/* Reads all of a pack, in order, and compares every checksum.
+ * path    a directory, or owner/name in the Hugging Face cache.
+ * Errors  what keeps it from looking: NW_E_ARG (no such path), NW_E_FORMAT (no pack, cut short, or not telling the
+ *         truth), NW_E_UNSUPPORTED (of another time), NW_E_IO (unreadable, or manifest, index or a shard's header is
+ *         damaged), NW_E_BUDGET with bytes_needed, NW_E_MEMORY, NW_E_CANCELLED. Faults are none: they are counted. */
+NW_API NW_MUST_USE nw_code nw_pack_check(const char *path, const nw_pack_check_options *options,
+                                         nw_pack_check_result *ret, nw_error *err);
+
 /* ---- tokenizer --------------------------------------------------------------------------------------------------- */
 
 /* What the tokenizer's files say. kind: "sentencepiece", "bytes" (ByT5), or "none". */
@@ -266,6 +321,7 @@ typedef struct {
     nw_pin_form  pin_form;
     bool         prefetch_off;   /* never read further than the next tile: to see what prefetch is worth */
     bool         force;          /* accept a budget above what the machine has available */
+    bool         verify_off;     /* do not compare the checksums of a pack's strips: no other use than to see their cost */
     bool         keep_tokenizer; /* more text will be encoded while the session is open */
     const char  *kernels;        /* "portable", "avx2", ...; NULL: the fastest */
     double       disk_rate, memory_rate; /* bytes a second, for predictions; 0: an assumption (nw_plan says which) */

@@ -1,0 +1,247 @@
+# pack, verify, info and run of packs: the lossless ones answer with the same bits; every kind of damage is found, named
+# in one line by whoever meets it, and never becomes an answer; what is refused leaves nothing behind.
+. "$(dirname "$0")/cli_common.sh"
+goldens=$data/goldens
+
+# answer MODEL: ids, text and log probabilities, without what it cost
+answer() {
+    "$narrows" run -q -m "$1" -n 32 -b "${2:-64M}" --json --logprobs 'translate digits to German: 1984' 2>"$work/err" |
+        tr -d ' \t\n' | sed 's/"stats":.*//'
+}
+
+want=$(answer "$model")
+echo "$want" | grep -q '"logprobs":\[' || fail "no log probabilities in '$want'"
+
+# ---- what packs are ----
+
+for how in packed slim off; do
+    run pack "$model" "$work/$how" --compress $how
+    expect_status 0
+    err_has "98 tensors, 0.00[0-9] GB of 0.005 GB in 1 shard"
+    err_has '^narrows:   keep  about'
+    [ "$(answer "$work/$how")" = "$want" ] || fail "--compress $how: another answer"
+    run verify "$work/$how"
+    expect_status 0
+    [ ! -s "$work/out" ] || fail "verify of a whole pack prints something"
+    err_has "is whole: 98 tensors, 0.00[0-9] GB in 1 shard"
+    run info "$work/$how"
+    expect_status 0
+    out_has "^pack *of 'numbers-t5' by narrows .*, --compress $how, lossless$"
+    out_has 'embedding, encoder.0 to encoder.3, encoder, cross.0 to cross.3, decoder, decoder.0 to decoder.3, head$'
+done
+[ "$(answer "$work/packed" 15M)" = "$want" ] || fail 'a smaller budget: another answer'
+[ "$("$narrows" run -q -m "$work/packed" -b 64M --verify off 'six hundred twelve')" = \
+    "$("$narrows" run -q -m "$model" -b 64M 'six hundred twelve')" ] || fail '--verify off: another answer'
+[ "$("$narrows" embed -q -m "$work/slim" -b 64M one)" = "$("$narrows" embed -q -m "$model" -b 64M one)" ] ||
+    fail 'embed: another vector'
+
+# ratio PACK TYPE: thousandths of the checkpoint's bytes
+ratio() { "$narrows" info --json "$1" | tr -d ' \t\n' | sed "s/.*\"$2\":{\"bytes\":[0-9]*,\"source_bytes\":[0-9]*,\"ratio\":\([0-9.]*\).*/\1/"; }
+below() { awk "BEGIN { exit !($1 > $2 && $1 <= $3) }" || fail "$4: a ratio of $1"; }
+below "$(ratio "$work/packed" bf16)" 0.6 0.68 packed
+below "$(ratio "$work/slim" bf16)" 0.6 0.76 slim
+below "$(ratio "$work/off" bf16)" 0.99 1 off
+
+for type in q8 q4; do
+    run pack "$model" "$work/$type" --dtype $type
+    expect_status 0
+    err_has "^narrows: lossy: weights are $type"
+    run verify "$work/$type"
+    expect_status 0
+    run run -m "$work/$type" -b 64M -n 8 'six hundred twelve'
+    expect_status 0
+    err_has "^narrows: lossy: weights are $type"
+    [ "$(grep -c lossy "$work/err")" -eq 1 ] || fail "$ran: says twice that it is lossy"
+    run info "$work/$type"
+    out_has "^pack .*, lossy$"
+    out_has " of $type, 0\.[0-9]* of the .* (lossy)$"
+    ! grep -q ' of f32' "$work/out" || fail "$ran: q8 and q4 count as f32"
+    "$narrows" info --json "$work/$type" | tr -d ' \t\n' >"$work/json"
+    grep -q '"type_bytes":{"f32":0,"bf16":6144,"f16":0,"q8":[1-9]' "$work/json" || fail "$type: type_bytes"
+    grep -q '"lossy":true' "$work/json" || fail "$type: info --json does not say lossy"
+done
+below "$(ratio "$work/q8" q8)" 0.53 0.532 q8
+below "$(ratio "$work/q4" q4)" 0.28 0.282 q4
+[ "$("$narrows" run -q -m "$work/q8" -b 64M 'six hundred twelve')" = \
+    "$("$narrows" run -q -m "$model" -b 64M 'six hundred twelve')" ] || fail 'q8: another answer'
+run info "$model" --json
+tr -d ' \t\n' <"$work/out" | grep -q '"pack":null' || fail 'info: a checkpoint is a pack'
+
+# Rows of 24 have no whole blocks: their tensors keep their type, and it is said.
+if [ -d "$goldens/odd-sizes" ]; then
+    run pack "$goldens/odd-sizes" "$work/odd" --dtype q8
+    expect_status 0
+    err_has 'tensors keep their type'
+    run info "$work/odd" --tensors
+    out_has 'no whole blocks of 32'
+    out_has '(keeps its type)'
+fi
+
+# ---- shards ----
+
+run pack -q "$model" "$work/parts" --max-shard-size 500K
+expect_status 0
+err_empty
+shards=$(ls "$work/parts" | grep -c '^pack-[0-9]\{5\}-of-[0-9]\{5\}\.nwp$')
+[ "$shards" -ge 5 ] || fail "$shards shards"
+of=$(printf %05d "$shards")
+[ -f "$work/parts/pack-00001-of-$of.nwp" ] || fail 'the first shard is not called so'
+for file in "$work"/parts/*.nwp; do
+    [ "$(wc -c <"$file")" -le 512000 ] || fail "$file has more than 500K"
+done
+[ "$(answer "$work/parts")" = "$want" ] || fail 'in shards: another answer'
+for file in config.json spiece.model tokenizer_config.json; do
+    cmp -s "$model/$file" "$work/parts/$file" || fail "$file is not carried along"
+done
+
+# ---- refusals ----
+
+refused 2 'SRC and DST are missing' pack
+refused 2 'DST is missing' pack "$model"
+refused 2 'more than a source' pack "$model" "$work/x" "$work/y"
+refused 2 "'q5' is not keep" pack "$model" "$work/x" --dtype q5
+refused 2 "'zip' is not packed" pack "$model" "$work/x" --compress zip
+refused 2 "'0' is not a size" pack "$model" "$work/x" --max-shard-size 0
+refused 2 'not a number from 1 to 256' pack "$model" "$work/x" -t 0
+refused 2 "'maybe' is not on or off" run -m "$work/packed" --verify maybe one
+refused 2 'is a pack' pack -q "$work/packed" "$work/x"
+refused 5 'exists' pack -q "$model" "$work/packed"
+refused 5 'is no directory' pack -q "$model" "$work/packed/config.json"
+refused 5 "'$work/none/x'" pack -q "$model" "$work/none/x"
+refused 3 'too small: packing .* needs [0-9.]*M' pack -q "$model" "$work/x" -b 4M
+needed=$(sed 's/.*needs \([0-9.]*M\).*/\1/' "$work/err")
+run pack -q "$model" "$work/x" -b "$needed"
+expect_status 0
+rm -rf "$work/x"
+refused 2 'No such file' pack -q "$work/none" "$work/x"
+refused 2 'PACK is missing' verify
+refused 2 'more than one pack' verify "$work/packed" "$work/slim"
+refused 2 'No such file' verify "$work/none"
+refused 4 'is no pack' verify "$model"
+refused 3 'too small: checking .* needs [0-9.]*M' verify "$work/packed" -b 4M
+run verify "$work/packed" -b "$(sed 's/.*needs \([0-9.]*M\).*/\1/' "$work/err")"
+expect_status 0
+[ ! -e "$work/x" ] && [ -z "$(find "$work" -name '*.tmp*')" ] || fail 'something is left of a refusal'
+
+if [ "$(id -u)" -eq 0 ] && mkdir "$work/small" && mount -t tmpfs -o size=1M tmpfs "$work/small" 2>/dev/null; then
+    refused 5 'needs [0-9]* bytes where [0-9]* are free' pack -q "$model" "$work/small/x"
+    [ -z "$(ls "$work/small")" ] || fail 'something is left on a full disk'
+    umount "$work/small"
+else
+    echo 'no tmpfs can be mounted here: a full file system is not tested'
+fi
+
+# Killed at any moment: there is no DST, or a whole one.
+for wait in 0.005 0.02 0.05 0.1 0.2; do
+    rm -rf "$work/k"
+    "$narrows" pack -q "$model" "$work/k" &
+    sleep $wait
+    kill -9 $! 2>/dev/null
+    wait $! 2>/dev/null
+    if [ -e "$work/k" ]; then
+        run verify -q "$work/k"
+        expect_status 0
+    fi
+    for left in "$work"/k.tmp*; do
+        [ ! -e "$left" ] || [ ! -e "$left/manifest.json" ] || fail "killed after $wait s: $left has a manifest"
+        [ ! -e "$left" ] || refused 4 . run -m "$left" -b 64M -q one
+        rm -rf "$left"
+    done
+done
+
+# ---- damage ----
+
+# flip FILE OFFSET: the lowest bit of one byte
+flip() {
+    byte=$(od -An -tu1 -j "$2" -N 1 "$1" | tr -d ' ')
+    printf "$(printf '\\%03o' $((byte ^ 1)))" | dd of="$1" bs=1 seek="$2" conv=notrunc 2>/dev/null
+}
+size() { wc -c <"$1" | tr -d ' '; }
+
+# damaged PATTERN [FILE]: the pack in $work/bad neither runs nor is whole; run and verify say why in one line each
+damaged() {
+    for budget in 15M 64M; do
+        run run -q -m "$work/bad" -n 32 -b $budget --json --logprobs 'translate digits to German: 1984'
+        [ "$status" -eq 5 ] || [ "$status" -eq 4 ] || fail "$ran: status $status for damage: $1"
+        [ ! -s "$work/out" ] || fail "$ran: an answer from a damaged pack: $1"
+        [ "$(wc -l <"$work/err")" -eq 1 ] || fail "$ran: stderr is not one line"
+        err_has "$1"
+    done
+    run verify "$work/bad"
+    [ "$status" -eq 5 ] || [ "$status" -eq 4 ] || fail "$ran: status $status for damage: $1"
+    [ "$(grep -c '^narrows: ' "$work/err")" -eq 1 ] || fail "$ran: stderr is not one line"
+    cat "$work/out" "$work/err" >"$work/both"
+    grep -qe "$1" "$work/both" || fail "$ran: does not say '$1'"
+}
+fresh() {
+    rm -rf "$work/bad"
+    cp -r "$work/${1:-parts}" "$work/bad"
+}
+
+# A strip: where the run meets it, verify finds it, by shard, block and tensor.
+last=pack-$(printf %05d "$shards")-of-$of.nwp
+for form in packed slim off q8 q4; do
+    fresh $form
+    flip "$work/bad/pack-00001-of-00001.nwp" $(($(size "$work/bad/pack-00001-of-00001.nwp") / 2))
+    damaged "pack-00001-of-00001.nwp.*tensor .*decoder.block\..*tile [0-9].*strip [0-9].*checksum"
+    expect_status 5
+    err_has 'is damaged: 1 fault$'
+    [ "$(wc -l <"$work/out")" -eq 1 ] || fail "$ran: not one line"
+    out_has '^pack-00001-of-00001.nwp: block decoder.[0-3], tensor decoder.block.*, rows [0-9]* to [0-9]* (tile '
+done
+fresh
+flip "$work/bad/$last" $(($(size "$work/bad/$last") - 4096))
+flip "$work/bad/$last" 8192
+run verify "$work/bad" --json
+expect_status 5
+tr -d ' \n' <"$work/out" | grep -q '"fault_count":2,"whole":false,.*"error":null}$' || fail 'verify --json'
+[ "$(grep -c "\"file\": .*$last\".*\"block\": \"" "$work/out")" -eq 2 ] || fail 'verify --json does not name both'
+
+# Between strips, where no run looks, and in a file beside.
+fresh off
+flip "$work/bad/tokenizer_config.json" 5
+run verify "$work/bad"
+expect_status 5
+out_has '^tokenizer_config.json: its checksum is wrong$'
+
+fresh
+flip "$work/bad/$last" 100
+damaged "$last"
+fresh
+flip "$work/bad/tiles.idx" $(($(size "$work/bad/tiles.idx") / 2))
+damaged 'tiles.idx'
+fresh
+flip "$work/bad/manifest.json" $(($(size "$work/bad/manifest.json") / 2))
+damaged 'manifest.json'
+fresh
+for cut in 1 4096; do
+    head -c $(($(size "$work/parts/$last") - cut)) "$work/parts/$last" >"$work/bad/$last"
+    damaged "$last"
+done
+: >"$work/bad/$last"
+damaged "$last"
+fresh
+rm "$work/bad/$last"
+damaged "$last"
+run verify "$work/bad" --json
+tr -d ' \n' <"$work/out" | grep -q '"whole":false,.*"error":"' || fail 'verify --json does not say what keeps it'
+fresh
+mv "$work/bad/pack-00002-of-$of.nwp" "$work/bad/aside"
+mv "$work/bad/pack-00003-of-$of.nwp" "$work/bad/pack-00002-of-$of.nwp"
+mv "$work/bad/aside" "$work/bad/pack-00003-of-$of.nwp"
+damaged 'pack-0000[23]-of'
+fresh
+cp "$work/bad/pack-00002-of-$of.nwp" "$work/bad/pack-00003-of-$of.nwp"
+damaged 'pack-00003-of'
+
+# Two packs of the same model, mixed: their shards, their indexes.
+fresh packed
+cp "$work/off/pack-00001-of-00001.nwp" "$work/bad/"
+damaged 'pack-00001-of-00001.nwp'
+fresh packed
+cp "$work/off/tiles.idx" "$work/bad/"
+damaged 'tiles.idx'
+fresh packed
+cp "$work/off/manifest.json" "$work/bad/"
+damaged 'tiles.idx\|pack-00001-of-00001.nwp'
+finish
