@@ -77,6 +77,18 @@ if [ -d "$goldens/odd-sizes" ]; then
     out_has '(keeps its type)'
 fi
 
+# ---- what a run says of packs ----
+
+run run -m "$model" -b 64M --pins off -n 4 one
+err_has "^narrows: each token reads 0.00[0-9]* GB; 'narrows pack $model $model.pack' would make that about 0.00[0-9]* GB$"
+run run -m "$goldens/t5-v1.1/" -b 64M --pins off -n 4 --input-ids '5 1'
+err_has "'narrows pack $goldens/t5-v1.1/ $goldens/t5-v1.1.pack --dtype bf16' would make that less than half$"
+[ "$(grep -c 'narrows pack' "$work/err")" -eq 1 ] || fail "$ran: says it twice"
+for args in "$model" "$work/packed --pins off" "$model --pins off -q"; do
+    run run -b 64M -n 4 -m $args one
+    err_empty
+done
+
 # ---- shards ----
 
 run pack -q "$model" "$work/parts" --max-shard-size 500K
