@@ -32,7 +32,7 @@ static const char *activation_name(const nw_config *c)
     nw_trap("an activation", __FILE__, __LINE__);
 }
 
-/* Bytes of the weights that a pass multiplies (not of the aligned reads that fetch them); of a pack as they stand there. */
+/* Bytes of the weights that a pass multiplies (not of the aligned reads that fetch them), of a pack as stored. */
 static uint64_t pass_bytes(const nw_model *m, nw_pass pass)
 {
     const nw_pack *pack = nw_checkpoint_pack(m->checkpoint);

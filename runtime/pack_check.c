@@ -29,9 +29,9 @@ static const char *block_name(const char *tensor, char *buf, size_t cap)
 {
     static const struct {
         const char *begin, *block;
-    } names[] = {{"encoder.final_layer_norm", "encoder"}, {"decoder.final_layer_norm", "decoder"},
-                 {"shared.", "embedding"},                {"encoder.embed_tokens", "embedding"},
-                 {"decoder.embed_tokens", "embedding"},   {"lm_head.", "head"}};
+    } names[] = {
+        {"encoder.final_layer_norm", "encoder"}, {"decoder.final_layer_norm", "decoder"}, {"shared.", "embedding"},
+        {"encoder.embed_tokens", "embedding"},   {"decoder.embed_tokens", "embedding"},   {"lm_head.", "head"}};
     static const char *const stacks[] = {"encoder", "decoder"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strncmp(tensor, names[i].begin, strlen(names[i].begin)) == 0)
@@ -83,22 +83,27 @@ static nw_code check_budget(const check *c, const nw_io_options *io, nw_error *e
     if (budget == 0 || budget >= needed)
         return NW_OK;
     char    have[16], need[16];
-    nw_code rc = nw_fail(err, NW_E_BUDGET, 0, "budget %s is too small: checking '%s' needs %s",
-                         nw_bytes_format(budget, false, have), nw_pack_dir(c->pack),
-                         nw_bytes_format(needed, true, need));
+    nw_code rc =
+        nw_fail(err, NW_E_BUDGET, 0, "budget %s is too small: checking '%s' needs %s",
+                nw_bytes_format(budget, false, have), nw_pack_dir(c->pack), nw_bytes_format(needed, true, need));
     if (err != NULL)
         err->bytes_needed = needed;
     return rc;
+}
+
+static nw_io_options io_options(const nw_pack_check_options *o)
+{
+    return (nw_io_options){
+        .choice = (nw_io_choice)o->io, .depth = NW_STREAM_DEPTH, .threads = NW_STREAM_DEPTH, .log = &o->log};
 }
 
 static nw_code check_all(check *c, const char *name, nw_pack_check_result *ret, nw_error *err)
 {
     const nw_pack_check_options *o = c->options;
     const nw_pack_verify_options verify = {.fault = pass_fault, .progress = pass_progress, .user = c};
-    nw_io_options                io = {
-                       .choice = (nw_io_choice)o->io, .depth = NW_STREAM_DEPTH, .threads = NW_STREAM_DEPTH, .log = &o->log};
-    char    path[4096];
-    nw_code rc = nw_model_path_find(name, path, sizeof path, err);
+    nw_io_options                io = io_options(o);
+    char                         path[4096];
+    nw_code                      rc = nw_model_path_find(name, path, sizeof path, err);
     if (rc != NW_OK)
         return rc;
     if (!nw_pack_is(path))

@@ -28,8 +28,8 @@ static const struct argp_child children[] = {
 static const struct argp verify_argp = {
     .parser = parse_verify,
     .args_doc = "PACK",
-    .doc = "Reads all of a pack and compares every checksum. Each damaged strip gets a line: shard, block, tensor, rows. "
-           "A run checks what it reads, too; this finds damage before it is met."
+    .doc = "Reads all of a pack and compares every checksum. Each damaged strip gets a line: shard, block, tensor, "
+           "rows. A run checks what it reads, too; this finds damage before it is met."
            "\vThe exit status is 0 if the pack is whole, 5 if it is damaged, 4 if it is none.\n\n"
            "Examples:\n"
            "  narrows verify flan-t5-xl.pack\n"

@@ -321,7 +321,7 @@ typedef struct {
     nw_pin_form  pin_form;
     bool         prefetch_off;   /* never read further than the next tile: to see what prefetch is worth */
     bool         force;          /* accept a budget above what the machine has available */
-    bool         verify_off;     /* do not compare the checksums of a pack's strips: no other use than to see their cost */
+    bool         verify_off;     /* do not compare the checksums of a pack's strips: to see what they cost */
     bool         keep_tokenizer; /* more text will be encoded while the session is open */
     const char  *kernels;        /* "portable", "avx2", ...; NULL: the fastest */
     double       disk_rate, memory_rate; /* bytes a second, for predictions; 0: an assumption (nw_plan says which) */

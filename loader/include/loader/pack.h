@@ -131,8 +131,8 @@ typedef struct {
 /* Reads every byte of the pack, from start to end, and checks it.
  * io          must allow NW_STREAM_DEPTH operations; nothing else may be in flight in it.
  * ret_faults  how many there are.
- * Errors      only what keeps it from going on: NW_E_IO, NW_E_MEMORY, NW_E_BUDGET, NW_E_CANCELLED, NW_E_FORMAT if a file
- *             became shorter. */
+ * Errors      only what keeps it from going on: NW_E_IO, NW_E_MEMORY, NW_E_BUDGET, NW_E_CANCELLED; NW_E_FORMAT if a
+ *             file became shorter. */
 NW_MUST_USE nw_code nw_pack_verify(nw_memory *mem, nw_io *io, const nw_pack *pack,
                                    const nw_pack_verify_options *options, uint64_t *read_bytes, uint64_t *ret_faults,
                                    nw_error *err);
