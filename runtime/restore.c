@@ -1,5 +1,11 @@
 #include "restore.h"
 
+#include "base/slim.h"
+
+#include <string.h>
+
+static const char no_slim[] = "is no slim strip of its rows";
+
 /* A strip of a pack. */
 typedef struct {
     nw_pack_strip record;
@@ -72,9 +78,7 @@ static bool restore_pack(nw_restore *r, nw_step step, uint32_t strip, const unsi
     case NW_FORM_SLIM4:
         ret->form = NW_ROWS_SLIM;
         /* A checksum says that a file is whole, not that its author means well. */
-        return !fresh || nw_slim_check(bytes, s.record.bytes, s.rows, s.cols)
-                   ? true
-                   : is_damaged(r, strip, "is no slim strip of its rows");
+        return !fresh || nw_slim_check(bytes, s.record.bytes, s.rows, s.cols) ? true : is_damaged(r, strip, no_slim);
     case NW_FORM_Q8: ret->form = NW_ROWS_Q8; return true;
     case NW_FORM_Q4: ret->form = NW_ROWS_Q4; return true;
     case NW_FORM_COUNT: break;
@@ -132,4 +136,26 @@ nw_code nw_restore_row(nw_restore *r, const nw_kernels *kernels, uint32_t id, co
         break;
     }
     return NW_OK;
+}
+
+const char *nw_restore_plain(nw_packed *codec, nw_form form, nw_dtype dtype, const void *src, size_t bytes, size_t rows,
+                             size_t cols, void *dst)
+{
+    switch (form) {
+    case NW_FORM_PLAIN:
+        NW_CHECK(bytes == rows * cols * nw_dtype_bytes(dtype));
+        memcpy(dst, src, bytes);
+        return NULL;
+    case NW_FORM_PACKED: return nw_packed_decode(codec, dtype, src, bytes, dst, rows * cols);
+    case NW_FORM_SLIM3:
+    case NW_FORM_SLIM4:
+        if (!nw_slim_check(src, bytes, rows, cols))
+            return no_slim;
+        nw_slim_decode(dst, src, 0, rows);
+        return NULL;
+    case NW_FORM_Q8: nw_quant_decode(NW_Q8, dst, src, rows * cols); return NULL;
+    case NW_FORM_Q4: nw_quant_decode(NW_Q4, dst, src, rows * cols); return NULL;
+    case NW_FORM_COUNT: break;
+    }
+    nw_trap("a form", __FILE__, __LINE__);
 }

@@ -45,4 +45,12 @@ NW_MUST_USE nw_code nw_restore_result(nw_restore *r, nw_step step, nw_error *err
 NW_MUST_USE nw_code nw_restore_row(nw_restore *r, const nw_kernels *kernels, uint32_t id, const unsigned char *bytes,
                                    float *out, nw_error *err);
 
+/* A strip of a pack, checked by its checksum, as plain rows.
+ * codec   decodes; used for packed strips only
+ * dtype   of the stored values; q8 and q4 become f32 whatever it is
+ * dst     [rows, cols], at any address; no overlap with src
+ * Returns NULL: done. Otherwise what is wrong with it, for a message; dst then holds garbage. */
+NW_MUST_USE const char *nw_restore_plain(nw_packed *codec, nw_form form, nw_dtype dtype, const void *src, size_t bytes,
+                                         size_t rows, size_t cols, void *dst);
+
 #endif

@@ -4,11 +4,15 @@
  * from the reader's buffers to the writer's, a piece at a time, so the memory is a constant whatever the model's size.
  * Tensors that share one place in the source (tied storages of a .bin) are written once, under the name that the model
  * asks for.
+ *
+ * Of a pack, tiles take the place of pieces: each tensor's in order, the next one read while one is checked and
+ * restored, and written in the type that the tensor had before it was packed, where the pack still has its values.
  */
 #include "base/sort.h"
 #include "declared.h"
 #include "loader/stream.h"
 #include "loader/writer.h"
+#include "pack_read.h"
 #include "side_files.h"
 #include "system.h"
 
@@ -34,6 +38,7 @@ typedef struct {
     size_t                   count, room;
     nw_io                   *io;
     nw_stream               *stream;
+    nw_pack_reader          *reader; /* NULL: no pack */
     nw_writer               *writer;
     unsigned char           *converted;   /* a piece in its new type, which may be twice as large */
     uint64_t                 done, total; /* bytes of weights read, for progress */
@@ -44,10 +49,20 @@ typedef struct {
 
 /* ---- what is written ---- */
 
+/* The type in the checkpoint; of a lossy tensor of a pack, that of what is left of it. */
+static nw_dtype own_type(const nw_model *m, const nw_tensor *t)
+{
+    const nw_pack *pack = nw_checkpoint_pack(m->checkpoint);
+    if (pack == NULL)
+        return t->dtype;
+    nw_pack_tensor p = nw_pack_tensor_at(pack, (size_t)(t - nw_checkpoint_tensor(m->checkpoint, 0)));
+    return p.lossy ? t->dtype : p.source;
+}
+
 static nw_dtype new_type(const unpacking *u, const nw_tensor *t)
 {
     switch (u->options->type) {
-    case NW_TYPE_KEEP: return t->dtype;
+    case NW_TYPE_KEEP: return own_type(u->model, t);
     case NW_TYPE_F32: return NW_F32;
     case NW_TYPE_BF16: return NW_BF16;
     case NW_TYPE_F16: return NW_F16;
@@ -147,11 +162,13 @@ static nw_code declare_tensor(unpacking *u, const entry *e, nw_error *err)
     if (e->kept != NULL)
         return nw_writer_alias(u->writer, e->name, e->kept, err);
     u->result->tensor_count++;
-    if (!changes_type(u, t))
+    if (!changes_type(u, t) && u->reader == NULL)
         return nw_writer_declare_like(u->writer, e->name, t, err);
     nw_tensor converted = *t;
     nw_dtype  type = new_type(u, t);
     uint64_t  elements = t->bytes / nw_dtype_bytes(t->dtype);
+    if (u->reader != NULL)
+        elements = t->dims[0] * (t->dim_count > 1 ? t->dims[1] : 1);
     snprintf(converted.dtype_name, sizeof converted.dtype_name, "%s",
              type == NW_F32    ? "F32"
              : type == NW_BF16 ? "BF16"
@@ -205,7 +222,11 @@ static nw_code write_piece(unpacking *u, const nw_tensor *t, const void *bytes, 
         return nw_fail(err, NW_E_ARG, 0, "tensor %s holds weights beyond the range of %s; bf16 has the range of f32",
                        t->name, nw_dtype_name(type));
     }
-    u->result->converted += n;
+    if (u->options->type == NW_TYPE_KEEP && u->result->rounded > 0)
+        return nw_fail(err, NW_E_FORMAT, 0, "'%s': tensor %s is said to hold what it held in %s, and does not",
+                       u->model->path, t->name, nw_dtype_name(type));
+    if (u->options->type != NW_TYPE_KEEP)
+        u->result->converted += n;
     u->result->written_bytes += n * nw_dtype_bytes(type);
     return nw_writer_data(u->writer, u->converted, n * nw_dtype_bytes(type), err);
 }
@@ -232,7 +253,80 @@ static nw_code write_tensor(unpacking *u, const entry *e, nw_error *err)
     return rc;
 }
 
+/* ---- the weights of a pack ---- */
+
+/* Writes the tile that was started last, and starts the one that comes next; `next` SIZE_MAX: none. */
+static nw_code write_tile(unpacking *u, const nw_tensor *t, size_t tile, size_t next, nw_error *err)
+{
+    nw_pack_tile record = nw_pack_tile_at(nw_checkpoint_pack(u->model->checkpoint), tile);
+    size_t       size = nw_dtype_bytes(t->dtype);
+    nw_code      rc = nw_pack_reader_wait(u->reader, err);
+    if (rc == NW_OK && next != SIZE_MAX)
+        nw_pack_reader_start(u->reader, next);
+    for (uint32_t i = 0; i < record.strip_count && rc == NW_OK; i++) {
+        const void *values;
+        size_t      n;
+        rc = nw_pack_reader_strip(u->reader, i, &values, &n, err);
+        for (size_t at = 0; rc == NW_OK && at < n * size; at += NW_STREAM_PIECE)
+            rc = write_piece(u, t, (const unsigned char *)values + at, nw_min_size(NW_STREAM_PIECE, n * size - at),
+                             err);
+        u->done += nw_pack_strip_at(nw_checkpoint_pack(u->model->checkpoint), (size_t)record.strip_first + i).bytes;
+    }
+    return rc == NW_OK ? report(u, err) : rc;
+}
+
+static nw_pack_tensor packed_tensor(const unpacking *u, size_t entry_index)
+{
+    const nw_checkpoint *c = u->model->checkpoint;
+    const nw_tensor     *t = u->entries[entry_index].tensor;
+    return nw_pack_tensor_at(nw_checkpoint_pack(c), (size_t)(t - nw_checkpoint_tensor(c, 0)));
+}
+
+/* A pack has no aliases: each tensor has tiles of its own. */
+static nw_code write_packed(unpacking *u, nw_error *err)
+{
+    nw_code rc = NW_OK;
+    if (u->count > 0)
+        nw_pack_reader_start(u->reader, packed_tensor(u, 0).tile_first);
+    for (size_t i = 0; i < u->count && rc == NW_OK; i++) {
+        nw_pack_tensor p = packed_tensor(u, i);
+        size_t         after = i + 1 < u->count ? packed_tensor(u, i + 1).tile_first : SIZE_MAX;
+        NW_CHECK(u->entries[i].kept == NULL);
+        u->result->lossy = u->result->lossy || p.lossy;
+        for (uint32_t k = 0; k < p.tile_count && rc == NW_OK; k++) {
+            size_t tile = (size_t)p.tile_first + k;
+            rc = write_tile(u, u->entries[i].tensor, tile, k + 1 < p.tile_count ? tile + 1 : after, err);
+        }
+    }
+    return rc;
+}
+
+static nw_code write_weights(unpacking *u, nw_error *err)
+{
+    nw_code rc = NW_OK;
+    if (u->reader != NULL)
+        return write_packed(u, err);
+    for (size_t i = 0; i < u->count && rc == NW_OK; i++)
+        rc = write_tensor(u, &u->entries[i], err);
+    return rc;
+}
+
 /* ---- the small files ---- */
+
+/* What config.json is to say: what was asked for; or, where a pack has its weights in another type than the one that
+ * is written, that of the embedding. */
+static nw_type config_type(const unpacking *u)
+{
+    static const nw_type types[NW_DTYPE_COUNT] = {[NW_F32] = NW_TYPE_F32, [NW_BF16] = NW_TYPE_BF16,
+                                                  [NW_F16] = NW_TYPE_F16};
+    const nw_model      *m = u->model;
+    const nw_pack       *pack = nw_checkpoint_pack(m->checkpoint);
+    const nw_tensor     *embed = m->places[m->tensors.embed].tensor;
+    if (u->options->type != NW_TYPE_KEEP || pack == NULL)
+        return u->options->type;
+    nw_pack_tensor p = nw_pack_tensor_at(pack, (size_t)(embed - nw_checkpoint_tensor(m->checkpoint, 0)));
+    return p.stored == nw_stored_of(own_type(m, embed)) ? NW_TYPE_KEEP : types[own_type(m, embed)];
+}
 
 static nw_code put_file(void *user, const char *name, const void *bytes, size_t len, nw_error *err)
 {
@@ -244,7 +338,7 @@ static nw_code write_small_files(unpacking *u, nw_error *err)
     nw_side_files files = {.model = u->model,
                            .io = u->io,
                            .stream = u->stream,
-                           .type = u->options->type,
+                           .type = config_type(u),
                            .read_bytes = &u->result->read_bytes,
                            .put = put_file,
                            .user = u};
@@ -266,6 +360,8 @@ static nw_code check_budget(const unpacking *u, nw_error *err)
     size_t          count = nw_checkpoint_tensor_count(m->checkpoint);
     uint64_t        needed = NW_DECLARED_PROCESS + nw_io_declared_bytes(&io) + m->memory.live + nw_stream_bytes() +
                       nw_writer_declared_bytes(count) + CONVERTED_BYTES + count * sizeof(entry);
+    if (nw_checkpoint_pack(m->checkpoint) != NULL)
+        needed += nw_pack_reader_bytes(m);
     needed += NW_RESERVE(needed);
     if (budget == 0 || budget >= needed)
         return NW_OK;
@@ -297,6 +393,8 @@ static nw_code open_parts(unpacking *u, nw_error *err)
         rc = open_io(u, err);
     if (rc == NW_OK)
         rc = nw_stream_open(mem, u->io, &u->stream, err);
+    if (rc == NW_OK && nw_checkpoint_pack(u->model->checkpoint) != NULL)
+        rc = nw_pack_reader_open(u->model, u->io, &u->result->read_bytes, &u->reader, err);
     if (rc != NW_OK)
         return rc;
     u->converted = nw_memory_map(mem, NW_TAG_IO, CONVERTED_BYTES, false);
@@ -311,6 +409,7 @@ static void close_parts(unpacking *u)
     nw_writer_close(u->writer);
     if (u->converted != NULL)
         nw_memory_unmap(mem, NW_TAG_IO, u->converted, CONVERTED_BYTES);
+    nw_pack_reader_close(u->reader);
     nw_stream_close(u->stream);
     nw_io_close(u->io);
     nw_memory_free(mem, NW_TAG_INDEX, u->entries, u->room, sizeof *u->entries);
@@ -330,8 +429,8 @@ nw_code nw_model_unpack(nw_model *m, const nw_unpack_options *options, nw_unpack
         rc = list_tensors(&u, err);
     if (rc == NW_OK)
         rc = declare_all(&u, err);
-    for (size_t i = 0; i < u.count && rc == NW_OK; i++)
-        rc = write_tensor(&u, &u.entries[i], err);
+    if (rc == NW_OK)
+        rc = write_weights(&u, err);
     if (rc == NW_OK)
         rc = write_small_files(&u, err);
     if (rc == NW_OK)

@@ -19,7 +19,7 @@ static const struct argp_option unpack_argp_options[] = {
     {0, 0, 0, 0, "Output:", 5},
     {"max-shard-size", KEY_SHARD_SIZE, "SIZE", 0,
      "The most that one file holds (default 2GB, of 1000); a block is not split unless it alone is larger", 5},
-    {"dtype", KEY_DTYPE, "TYPE", 0, "Convert the weights: bf16, f16 or f32 (default: each as it is)", 5},
+    {"dtype", KEY_DTYPE, "TYPE", 0, "Convert the weights: bf16, f16 or f32 (default: each as it is, or was before it was packed; q8 and q4 as f32)", 5},
     {0},
 };
 
@@ -93,6 +93,8 @@ static void print_result(const unpack_options *o, const nw_unpack_result *r, dou
     if (r->alias_count > 0)
         print_note("%zu name%s of tied tensors %s in the metadata", r->alias_count, r->alias_count == 1 ? "" : "s",
                    r->alias_count == 1 ? "is" : "are");
+    if (r->lossy)
+        print_note("lossy: the pack does not hold all weights as they were before it was made");
     if (r->converted > 0 && r->rounded > 0)
         print_note("lossy: %llu of %llu converted weights were rounded", (unsigned long long)r->rounded,
                    (unsigned long long)r->converted);

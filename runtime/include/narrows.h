@@ -171,11 +171,13 @@ typedef struct {
     size_t   alias_count; /* names of tensors that are written under another name: the metadata says which */
     uint64_t converted;   /* weights whose type has changed */
     uint64_t rounded;     /* of these, how many have lost bits */
+    bool     lossy;       /* the model is a pack whose weights are not all those that were packed */
 } nw_unpack_result;
 
 /* Writes a model as Hugging Face safetensors, with its configuration (or what was inferred) and tokenizer files: every
  * tensor of the checkpoint, used or not, byte for byte unless converted; of a file whose T5 has a prefix before its
- * names, the tensors with that prefix, without it. Atomic: the directory is there
+ * names, the tensors with that prefix, without it. A pack's tensors get back the type and the bytes that they had; those
+ * that are lossy have the type they are stored in, q8 and q4 f32. Atomic: the directory is there
  * when all of it is on the disk.
  * Errors  NW_E_IO (also: exists, no room), NW_E_FORMAT, NW_E_BUDGET with bytes_needed, NW_E_MEMORY, NW_E_CANCELLED;
  *         NW_E_ARG: a weight is too large for f16. */
