@@ -268,8 +268,8 @@ static nw_code write_tile(unpacking *u, const nw_tensor *t, size_t tile, size_t 
         size_t      n;
         rc = nw_pack_reader_strip(u->reader, i, &values, &n, err);
         for (size_t at = 0; rc == NW_OK && at < n * size; at += NW_STREAM_PIECE)
-            rc = write_piece(u, t, (const unsigned char *)values + at, nw_min_size(NW_STREAM_PIECE, n * size - at),
-                             err);
+            rc =
+                write_piece(u, t, (const unsigned char *)values + at, nw_min_size(NW_STREAM_PIECE, n * size - at), err);
         u->done += nw_pack_strip_at(nw_checkpoint_pack(u->model->checkpoint), (size_t)record.strip_first + i).bytes;
     }
     return rc == NW_OK ? report(u, err) : rc;
@@ -317,11 +317,11 @@ static nw_code write_weights(unpacking *u, nw_error *err)
  * is written, that of the embedding. */
 static nw_type config_type(const unpacking *u)
 {
-    static const nw_type types[NW_DTYPE_COUNT] = {[NW_F32] = NW_TYPE_F32, [NW_BF16] = NW_TYPE_BF16,
-                                                  [NW_F16] = NW_TYPE_F16};
-    const nw_model      *m = u->model;
-    const nw_pack       *pack = nw_checkpoint_pack(m->checkpoint);
-    const nw_tensor     *embed = m->places[m->tensors.embed].tensor;
+    static const nw_type types[NW_DTYPE_COUNT] = {
+        [NW_F32] = NW_TYPE_F32, [NW_BF16] = NW_TYPE_BF16, [NW_F16] = NW_TYPE_F16};
+    const nw_model  *m = u->model;
+    const nw_pack   *pack = nw_checkpoint_pack(m->checkpoint);
+    const nw_tensor *embed = m->places[m->tensors.embed].tensor;
     if (u->options->type != NW_TYPE_KEEP || pack == NULL)
         return u->options->type;
     nw_pack_tensor p = nw_pack_tensor_at(pack, (size_t)(embed - nw_checkpoint_tensor(m->checkpoint, 0)));

@@ -1,9 +1,7 @@
 /* unpack: what is written opens in the strict reader, holds the source's bytes under the source's names, keeps blocks
  * together, converts exactly where it says so, and is not there at all when anything fails. */
-#include "hooks.h"
-#include "loader/checkpoint.h"
-#include "narrows.h"
 #include "temp_dir.h"
+#include "tensor_files.h"
 
 #include <errno.h>
 #include <math.h>
@@ -16,121 +14,21 @@ static void check(bool ok, const char *name, const char *what)
         printf("FAILED %s: %s\n", name, what);
 }
 
-/* ---- reading both sides ---- */
-
-typedef struct {
-    nw_memory      mem;
-    nw_io         *io;
-    nw_checkpoint *c;
-} files;
-
-static void files_open(files *f, const char *dir)
-{
-    nw_error err = {0};
-    nw_memory_init(&f->mem, UINT64_MAX, NULL);
-    NW_CHECK(nw_io_open(&f->mem, &(nw_io_options){.depth = 1}, &f->io, &err) == NW_OK);
-    nw_code rc = nw_checkpoint_open(&f->mem, f->io, dir, NULL, NULL, &f->c, &err);
-    if (rc != NW_OK)
-        printf("%s\n", err.msg);
-    NW_CHECK(rc == NW_OK);
-}
-
-static void files_close(files *f)
-{
-    nw_checkpoint_close(f->c);
-    nw_io_close(f->io);
-}
-
-static void *files_read(files *f, const nw_tensor *t)
-{
-    nw_error err = {0};
-    void    *data = malloc((size_t)t->bytes + 1);
-    NW_CHECK(nw_file_read(&f->mem, f->io, nw_checkpoint_file(f->c, t->file), t->name, t->offset, data, (size_t)t->bytes,
-                          NULL, &err) == NW_OK);
-    return data;
-}
-
-static nw_code unpack(const char *src, const nw_unpack_options *o, nw_hooks *hooks, nw_unpack_result *r, nw_error *err)
-{
-    nw_model *m = NULL;
-    nw_code   rc = nw_model_open(&(nw_model_options){.path = src, .hooks = hooks}, &m, err);
-    if (rc == NW_OK)
-        rc = nw_model_unpack(m, o, r, err);
-    nw_model_close(m);
-    return rc;
-}
-
-static size_t count_entries(const char *dir)
-{
-    size_t count = 0;
-    DIR   *d = opendir(dir);
-    NW_CHECK(d != NULL);
-    const struct dirent *e;
-    while ((e = readdir(d)) != NULL)
-        count += e->d_name[0] != '.';
-    closedir(d);
-    return count;
-}
-
-/* ---- every golden case ---- */
-
-static const char *const cases[] = {"t5-v1.0-tied",
-                                    "t5-v1.1",
-                                    "flan-bf16-shards",
-                                    "flan-f16",
-                                    "mt5",
-                                    "umt5",
-                                    "byt5",
-                                    "ul2",
-                                    "madlad",
-                                    "long",
-                                    "encoder-only",
-                                    "odd-sizes",
-                                    "buckets",
-                                    "three-embeddings",
-                                    "gelu-exact",
-                                    "bin",
-                                    "bin-shards-f16"};
-
-static void golden_dir(const char *name, char ret[1024])
-{
-    snprintf(ret, 1024, "%s/goldens/%s", NW_TEST_DATA, name);
-}
-
 /* Every tensor of the source is there with its type, shape and bytes, or its metadata says under which name. */
 static void compare(const char *name, const char *src, const char *dst, size_t aliases)
 {
-    files  a, b;
-    size_t missing = 0;
-    files_open(&a, src);
-    files_open(&b, dst);
-    for (size_t i = 0; i < nw_checkpoint_tensor_count(a.c); i++) {
-        const nw_tensor *x = nw_checkpoint_tensor(a.c, i), *y = nw_checkpoint_find(b.c, x->name);
-        if (y == NULL) {
-            missing++;
-            continue;
-        }
-        bool alike = x->bytes == y->bytes && x->dim_count == y->dim_count &&
-                     memcmp(x->dims, y->dims, sizeof x->dims) == 0 && strcmp(x->dtype_name, y->dtype_name) == 0;
-        check(alike, name, x->name);
-        void *p = files_read(&a, x), *q = files_read(&b, y);
-        check(alike && memcmp(p, q, (size_t)x->bytes) == 0, name, "bytes differ");
-        free(p);
-        free(q);
-    }
-    check(missing == aliases, name, "tensors are missing");
-    check(nw_checkpoint_tensor_count(b.c) + missing == nw_checkpoint_tensor_count(a.c), name, "tensors are new");
-    files_close(&a);
-    files_close(&b);
+    char why[200];
+    if (!tensor_files_equal(src, dst, aliases, why))
+        check(false, name, why);
 }
 
 /* Shards are at most the limit unless one block (or tensor outside) is larger, and no block is in two. */
 static void check_shards(const char *name, const char *dst, uint64_t max)
 {
-    files    f;
-    uint32_t block_file[2][64];
+    tensor_files f;
+    uint32_t     block_file[2][64];
     memset(block_file, 0xff, sizeof block_file);
-    files_open(&f, dst);
+    tensor_files_open(&f, dst);
     for (size_t i = 0; i < nw_checkpoint_tensor_count(f.c); i++) {
         const nw_tensor *t = nw_checkpoint_tensor(f.c, i);
         unsigned         block;
@@ -144,34 +42,35 @@ static void check_shards(const char *name, const char *dst, uint64_t max)
     }
     for (size_t i = 0; i < nw_checkpoint_file_count(f.c); i++)
         check(nw_checkpoint_file(f.c, i)->size <= max + 16384, name, "a shard is too large");
-    files_close(&f);
+    tensor_files_close(&f);
 }
 
 static void test_goldens(const temp_dir *dir)
 {
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < GOLDEN_CASES; i++) {
         char             src[1024];
         nw_unpack_result r;
         nw_error         err = {0};
-        golden_dir(cases[i], src);
+        golden_dir(golden_cases[i], src);
         temp_path         whole = temp_dir_path(dir, "whole"), parts = temp_dir_path(dir, "parts");
         nw_unpack_options o = {.dir = whole.text};
-        nw_code           rc = unpack(src, &o, NULL, &r, &err);
-        check(rc == NW_OK && r.shard_count == 1 && r.converted == 0, cases[i], rc == NW_OK ? "one shard" : err.msg);
-        compare(cases[i], src, whole.text, r.alias_count);
+        nw_code           rc = model_unpack(src, &o, NULL, &r, &err);
+        check(rc == NW_OK && r.shard_count == 1 && r.converted == 0, golden_cases[i],
+              rc == NW_OK ? "one shard" : err.msg);
+        compare(golden_cases[i], src, whole.text, r.alias_count);
         o = (nw_unpack_options){.dir = parts.text, .shard_bytes_max = 400000};
-        rc = unpack(src, &o, NULL, &r, &err);
-        check(rc == NW_OK, cases[i], err.msg);
-        compare(cases[i], src, parts.text, r.alias_count);
-        check_shards(cases[i], parts.text, 400000);
+        rc = model_unpack(src, &o, NULL, &r, &err);
+        check(rc == NW_OK, golden_cases[i], err.msg);
+        compare(golden_cases[i], src, parts.text, r.alias_count);
+        check_shards(golden_cases[i], parts.text, 400000);
         /* And again from what was written: the same files, byte for byte. */
         temp_path again = temp_dir_path(dir, "again");
         o = (nw_unpack_options){.dir = again.text};
-        rc = unpack(parts.text, &o, NULL, &r, &err);
-        check(rc == NW_OK, cases[i], err.msg);
-        compare(cases[i], whole.text, again.text, 0);
+        rc = model_unpack(parts.text, &o, NULL, &r, &err);
+        check(rc == NW_OK, golden_cases[i], err.msg);
+        compare(golden_cases[i], whole.text, again.text, 0);
         nw_model *m = NULL;
-        check(nw_model_open(&(nw_model_options){.path = again.text}, &m, &err) == NW_OK, cases[i], err.msg);
+        check(nw_model_open(&(nw_model_options){.path = again.text}, &m, &err) == NW_OK, golden_cases[i], err.msg);
         nw_model_close(m);
         temp_dir_empty(dir->path);
     }
@@ -198,20 +97,20 @@ static void test_types(const temp_dir *dir)
     temp_path bf16 = temp_dir_path(dir, "bf16"), f32 = temp_dir_path(dir, "f32"), f16 = temp_dir_path(dir, "f16");
     golden_dir("t5-v1.1", src);
     nw_unpack_options o = {.dir = bf16.text, .type = NW_TYPE_BF16};
-    check(unpack(src, &o, NULL, &r, &err) == NW_OK, "bf16", err.msg);
+    check(model_unpack(src, &o, NULL, &r, &err) == NW_OK, "bf16", err.msg);
     check(r.rounded > 0 && r.rounded <= r.converted, "bf16", "it does not say that bits were lost");
     check_config_type(bf16.text, "bfloat16");
 
     /* Every element is the nearest. */
-    files a, b;
-    files_open(&a, src);
-    files_open(&b, bf16.text);
+    tensor_files a, b;
+    tensor_files_open(&a, src);
+    tensor_files_open(&b, bf16.text);
     uint64_t rounded = 0;
     for (size_t i = 0; i < nw_checkpoint_tensor_count(a.c); i++) {
         const nw_tensor *x = nw_checkpoint_tensor(a.c, i), *y = nw_checkpoint_find(b.c, x->name);
         check(y != NULL && y->dtype == NW_BF16 && y->bytes * 2 == x->bytes, "bf16", x->name);
-        float         *p = files_read(&a, x);
-        unsigned char *q = files_read(&b, y);
+        float         *p = tensor_files_read(&a, x);
+        unsigned char *q = tensor_files_read(&b, y);
         for (size_t k = 0; k < x->bytes / 4; k++) {
             unsigned char want[2];
             nw_dtype_from_f32(NW_BF16, p[k], want);
@@ -223,19 +122,21 @@ static void test_types(const temp_dir *dir)
         free(q);
     }
     check(rounded == r.rounded, "bf16", "another number of weights was rounded");
-    files_close(&a);
-    files_close(&b);
+    tensor_files_close(&a);
+    tensor_files_close(&b);
 
     /* To f32 and back is exact, and said to be. */
     o = (nw_unpack_options){.dir = f32.text, .type = NW_TYPE_F32};
-    check(unpack(bf16.text, &o, NULL, &r, &err) == NW_OK && r.rounded == 0 && r.converted > 0, "f32", "not exact");
+    check(model_unpack(bf16.text, &o, NULL, &r, &err) == NW_OK && r.rounded == 0 && r.converted > 0, "f32",
+          "not exact");
     temp_path back = temp_dir_path(dir, "back");
     o = (nw_unpack_options){.dir = back.text, .type = NW_TYPE_BF16};
-    check(unpack(f32.text, &o, NULL, &r, &err) == NW_OK && r.rounded == 0 && r.converted > 0, "back", "not exact");
+    check(model_unpack(f32.text, &o, NULL, &r, &err) == NW_OK && r.rounded == 0 && r.converted > 0, "back",
+          "not exact");
     compare("back", bf16.text, back.text, 0);
     /* f16 and back is not, but close. */
     o = (nw_unpack_options){.dir = f16.text, .type = NW_TYPE_F16};
-    check(unpack(src, &o, NULL, &r, &err) == NW_OK && r.rounded > 0, "f16", err.msg);
+    check(model_unpack(src, &o, NULL, &r, &err) == NW_OK && r.rounded > 0, "f16", err.msg);
     check_config_type(f16.text, "float16");
     temp_dir_empty(dir->path);
 }
@@ -271,22 +172,22 @@ static void test_too_large(const temp_dir *dir)
     golden_dir("t5-v1.1", src);
     temp_path         copy = temp_dir_path(dir, "copy"), out = temp_dir_path(dir, "out");
     nw_unpack_options o = {.dir = copy.text};
-    NW_CHECK(unpack(src, &o, NULL, &r, &err) == NW_OK);
+    NW_CHECK(model_unpack(src, &o, NULL, &r, &err) == NW_OK);
     snprintf(text, sizeof text, "%s/model.safetensors", copy.text);
-    files f;
-    files_open(&f, copy.text);
+    tensor_files f;
+    tensor_files_open(&f, copy.text);
     uint64_t at = nw_checkpoint_find(f.c, "decoder.block.1.layer.2.DenseReluDense.wo.weight")->offset;
-    files_close(&f);
+    tensor_files_close(&f);
     float large = 70000.0f;
     int   fd = open(text, O_WRONLY);
     NW_CHECK(fd >= 0 && pwrite(fd, &large, sizeof large, (off_t)at + 40) == (ssize_t)sizeof large);
     close(fd);
     o = (nw_unpack_options){.dir = out.text, .type = NW_TYPE_F16};
-    check(unpack(copy.text, &o, NULL, &r, &err) == NW_E_ARG, "too large", "is not refused");
+    check(model_unpack(copy.text, &o, NULL, &r, &err) == NW_E_ARG, "too large", "is not refused");
     check(strstr(err.msg, "decoder.block.1.layer.2.DenseReluDense.wo.weight") != NULL, "too large", err.msg);
     check(count_entries(dir->path) == 1, "too large", "something is left");
     o.type = NW_TYPE_BF16;
-    check(unpack(copy.text, &o, NULL, &r, &err) == NW_OK, "too large", "bf16 has room for it");
+    check(model_unpack(copy.text, &o, NULL, &r, &err) == NW_OK, "too large", "bf16 has room for it");
     temp_dir_empty(dir->path);
 }
 
@@ -306,15 +207,15 @@ static void test_refused(const temp_dir *dir)
     temp_path         out = temp_dir_path(dir, "out");
     nw_unpack_options o = {.dir = out.text, .on_progress = stop_half_way};
     snprintf(src, sizeof src, "%s/numbers-t5", NW_TEST_DATA);
-    check(unpack(src, &o, NULL, &r, &err) == NW_E_CANCELLED, "stopped", err.msg);
+    check(model_unpack(src, &o, NULL, &r, &err) == NW_E_CANCELLED, "stopped", err.msg);
     check(count_entries(dir->path) == 0, "stopped", "something is left");
     o = (nw_unpack_options){.dir = out.text, .budget_bytes = 8 << 20};
-    check(unpack(src, &o, NULL, &r, &err) == NW_E_BUDGET && err.bytes_needed > o.budget_bytes, "budget", err.msg);
+    check(model_unpack(src, &o, NULL, &r, &err) == NW_E_BUDGET && err.bytes_needed > o.budget_bytes, "budget", err.msg);
     o.budget_bytes = err.bytes_needed;
-    check(unpack(src, &o, NULL, &r, &err) == NW_OK, "budget", err.msg);
-    check(unpack(src, &o, NULL, &r, &err) == NW_E_IO && strstr(err.msg, "exists") != NULL, "exists", err.msg);
+    check(model_unpack(src, &o, NULL, &r, &err) == NW_OK, "budget", err.msg);
+    check(model_unpack(src, &o, NULL, &r, &err) == NW_E_IO && strstr(err.msg, "exists") != NULL, "exists", err.msg);
     o.dir = "";
-    check(unpack(src, &o, NULL, &r, &err) == NW_E_ARG, "no directory", err.msg);
+    check(model_unpack(src, &o, NULL, &r, &err) == NW_E_ARG, "no directory", err.msg);
     temp_dir_empty(dir->path);
 }
 
@@ -335,7 +236,7 @@ static void test_faults(const temp_dir *dir)
             nw_hooks         hooks = {.memory = &fault, .io = &io};
             nw_unpack_result r;
             nw_error         err = {0};
-            nw_code          rc = unpack(src, &o, &hooks, &r, &err);
+            nw_code          rc = model_unpack(src, &o, &hooks, &r, &err);
             fired = kind == 0 ? fault.fired : io.fired;
             check(fired ? rc != NW_OK && err.msg[0] != '\0' : rc == NW_OK, "faults", err.msg);
             check(count_entries(dir->path) == (fired ? 0 : 1), "faults", "something is left");
