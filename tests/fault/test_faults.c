@@ -7,6 +7,7 @@
 #include "bare_weights.h"
 #include "many_tiles.h"
 #include "temp_dir.h"
+#include "tensor_files.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -130,7 +131,8 @@ static void test_bare_allocations(const subject *s, const temp_dir *temp)
 
 static bool names_a_file(const char *msg)
 {
-    return strstr(msg, ".safetensors") != NULL || strstr(msg, ".json") != NULL || strstr(msg, "spiece.model") != NULL;
+    return strstr(msg, ".safetensors") != NULL || strstr(msg, ".nwp") != NULL || strstr(msg, "tiles.idx") != NULL ||
+           strstr(msg, ".json") != NULL || strstr(msg, "spiece.model") != NULL;
 }
 
 /* One read fails for good: in opening, in the vectors, in a pass. A session that is open must answer rightly
@@ -393,6 +395,37 @@ static void test_changed(const char *dir, const subject *s)
     nw_model_close(model);
 }
 
+/* ---- packs ---- */
+
+/* The same of a pack of a model: what a failed read or allocation leaves is no other answer. */
+static void test_pack(const subject *checkpoint, const temp_dir *temp, uint64_t want)
+{
+    static const nw_compress forms[] = {NW_COMPRESS_PACKED, NW_COMPRESS_SLIM};
+    for (size_t i = 0; i < 2; i++) {
+        subject         s = *checkpoint;
+        temp_path       path = temp_dir_path(temp, i == 0 ? "packed" : "slim");
+        nw_pack_options o = {.dir = path.text, .compress = forms[i], .shard_bytes_max = 4 << 20, .threads = 2};
+        nw_pack_result  r;
+        nw_error        err = {0};
+        check(model_pack(s.dir, &o, NULL, &r, &err) == NW_OK, "packing", i, err.msg);
+        snprintf(s.dir, sizeof s.dir, "%s", path.text);
+        test_every_read(&s, 40 << 20, want);
+        test_encoding(&s, 30 << 20);
+    }
+}
+
+static void test_pack_allocations(const subject *checkpoint, const temp_dir *temp)
+{
+    subject        s = *checkpoint;
+    temp_path      path = temp_dir_path(temp, "numbers");
+    nw_pack_result r;
+    nw_error       err = {0};
+    nw_code        rc = model_pack(s.dir, &(nw_pack_options){.dir = path.text, .threads = 2}, NULL, &r, &err);
+    check(rc == NW_OK, "packing", 0, err.msg);
+    snprintf(s.dir, sizeof s.dir, "%s", path.text);
+    test_every_allocation(&s);
+}
+
 int main(void)
 {
     subject numbers = {.name = "numbers-t5", .tokens = 3};
@@ -402,6 +435,7 @@ int main(void)
 
     temp_dir temp = temp_dir_make();
     test_bare_allocations(&numbers, &temp);
+    test_pack_allocations(&numbers, &temp);
     temp_path dir = temp_dir_path(&temp, "model");
     many_tiles_write(dir.text, false, 5);
     subject many = {.name = "many tiles", .tokens = 3};
@@ -421,6 +455,7 @@ int main(void)
     test_every_read(&many, 256 << 20, want[0]); /* all resident: pins are read far ahead, over the seam */
     test_encoding(&many, 30 << 20);
     test_encoding(&many, 256 << 20);
+    test_pack(&many, &temp, want[0]);
     test_stopping(&many, want);
     test_changed(many.dir, &many);
     test_truncated(many.dir, &many);

@@ -2,6 +2,7 @@
  *
  *   test_goldens [kernels]     "portable", "avx2", ...; the fastest by default
  *   test_goldens inferred      the weights alone, without config.json; then repacked under other names
+ *   test_goldens packed        a pack of each case, packed and slim
  */
 #include "bare_weights.h"
 #include "golden.h"
@@ -29,7 +30,8 @@ static const struct {
 };
 
 static const char *kernels;
-static bool        inferred, repacked;
+static bool        inferred, repacked, packed;
+static nw_compress compress; /* of packs */
 static unsigned    failures, checks;
 static double      worst;
 
@@ -84,16 +86,16 @@ static void test_logits(golden *g, nw_session *s, const char *name, size_t input
     size_t       steps = forced_dims[0];
     logits_check l = {
         .name = name, .input = input, .want = want, .first = steps - dims[0], .rows = dims[0], .vocab = dims[1]};
-    nw_request   q = {.input_ids = ids,
-                      .input_count = count,
-                      .forced_ids = forced + 1, /* the first is the start token */
-                      .forced_count = steps - 1,
-                      .max_new_tokens = steps,
-                      .on_token = compare_logits,
-                      .user = &l};
-    nw_result    r = {0};
-    nw_error     err = {0};
-    nw_code      rc = nw_session_generate(s, &q, &r, &err);
+    nw_request q = {.input_ids = ids,
+                    .input_count = count,
+                    .forced_ids = forced + 1, /* the first is the start token */
+                    .forced_count = steps - 1,
+                    .max_new_tokens = steps,
+                    .on_token = compare_logits,
+                    .user = &l};
+    nw_result  r = {0};
+    nw_error   err = {0};
+    nw_code    rc = nw_session_generate(s, &q, &r, &err);
     check(rc == NW_OK && l.compared == l.rows, name, rc == NW_OK ? "steps of logits" : err.msg, input);
     free(forced);
     free(want);
@@ -129,7 +131,10 @@ static void test_greedy(const cJSON *e, nw_session *s, const char *name, const u
     }
 }
 
-static bool same_text(const char *a, const char *b) { return strcmp(a, b) == 0; }
+static bool same_text(const char *a, const char *b)
+{
+    return strcmp(a, b) == 0;
+}
 
 /* The facts of the model without its config.json against those with it. Returns what they differ in. */
 static const char *compare_facts(const nw_model_info *a, const nw_model_info *b)
@@ -179,11 +184,26 @@ static nw_model *open_bare(const golden *g, const temp_dir *dir, const char *nam
     return bare;
 }
 
+static nw_model *open_packed(const golden *g, const temp_dir *dir, const char *name, nw_error *err)
+{
+    nw_model       *model = NULL;
+    nw_pack_result  r;
+    temp_path       path = temp_dir_path(dir, "pack");
+    nw_pack_options o = {.dir = path.text, .compress = compress, .shard_bytes_max = 300000, .threads = 2};
+    golden_need(nw_model_open(&(nw_model_options){.path = g->dir}, &model, err) == NW_OK, name, err);
+    golden_need(nw_model_pack(model, &o, &r, err) == NW_OK, name, err);
+    nw_model_close(model);
+    golden_need(nw_model_open(&(nw_model_options){.path = path.text}, &model, err) == NW_OK, name, err);
+    return model;
+}
+
 static nw_model *open_case(const golden *g, const temp_dir *dir, const char *name, nw_error *err)
 {
     nw_model *model = NULL;
     if (inferred)
         return open_bare(g, dir, name, err);
+    if (packed)
+        return open_packed(g, dir, name, err);
     golden_need(nw_model_open(&(nw_model_options){.path = g->dir}, &model, err) == NW_OK, name, err);
     return model;
 }
@@ -256,9 +276,12 @@ static void test_case(const char *name)
 int main(int argc, char **argv)
 {
     inferred = argc > 1 && same_text(argv[1], "inferred");
-    kernels = argc > 1 && !inferred ? argv[1] : NULL;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        test_case(cases[i]);
+    packed = argc > 1 && same_text(argv[1], "packed");
+    kernels = argc > 1 && !inferred && !packed ? argv[1] : NULL;
+    for (compress = NW_COMPRESS_PACKED; compress <= (packed ? NW_COMPRESS_SLIM : NW_COMPRESS_PACKED); compress++) {
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+            test_case(cases[i]);
+    }
     repacked = true;
     for (size_t i = 0; inferred && i < sizeof cases / sizeof *cases; i++) {
         /* Not several files, whose index names them, and only safetensors are rewritten. */

@@ -5,6 +5,7 @@
 #include "answers.h"
 #include "many_tiles.h"
 #include "temp_dir.h"
+#include "tensor_files.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -204,6 +205,54 @@ static void test_subject(const subject *s)
     nw_model_close(model);
 }
 
+/* ---- packs ---- */
+
+static void pack_as(const subject *s, uint64_t form)
+{
+    /* The two lossless forms, and the smallest of the others. */
+    static const nw_pack_options forms[] = {{.compress = NW_COMPRESS_PACKED, .shard_bytes_max = 2 << 20, .threads = 2},
+                                            {.compress = NW_COMPRESS_SLIM, .threads = 2},
+                                            {.type = NW_TYPE_Q4, .threads = 2}};
+    nw_pack_options              o = forms[form];
+    nw_pack_result               r;
+    nw_error                     err = {0};
+    char                         dir[1100];
+    snprintf(dir, sizeof dir, "%s.pack", s->dir);
+    o.dir = dir;
+    nw_code rc = model_pack(s->name, &o, NULL, &r, &err);
+    check(rc == NW_OK, s, 0, err.msg, (uint64_t)rc, NW_OK);
+}
+
+/* The same of packs of a model: `s->dir` is where they may be. Packing has a child of its own: the peak that the others
+ * begin with is then not its. */
+static void test_packs(const subject *s, const char *source)
+{
+    for (uint64_t form = 0; form < 3; form++) {
+        subject from = *s, to = *s;
+        from.name = source;
+        int length = snprintf(to.dir, sizeof to.dir, "%s.pack", s->dir);
+        NW_CHECK(length > 0 && (size_t)length < sizeof to.dir);
+        in_child(pack_as, &from, form);
+        test_subject(&to);
+        temp_dir_empty(to.dir);
+        NW_CHECK(rmdir(to.dir) == 0);
+    }
+}
+
+static void test_golden_packs(const temp_dir *temp)
+{
+    static const char *const names[] = {"t5-v1.1", "flan-bf16-shards", "odd-sizes", "numbers-t5"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char    source[1024];
+        subject s = {.name = names[i], .tokens = 6};
+        golden_dir(names[i], source);
+        snprintf(s.dir, sizeof s.dir, "%s", temp_dir_path(temp, names[i]).text);
+        subject_add(&s, 9, 200, 1);
+        subject_add(&s, 20, 200, 2);
+        test_packs(&s, source);
+    }
+}
+
 int main(void)
 {
     static const char *const names[] = {"t5-v1.1", "t5-v1.0-tied", "umt5", "flan-bf16-shards", "byt5"};
@@ -231,7 +280,9 @@ int main(void)
         test_subject(&s);
         test_timing(&s, 40 << 20);
         test_timing(&s, 64 << 20);
+        test_packs(&s, dir.text);
     }
+    test_golden_packs(&temp);
     temp_dir_remove(&temp);
     printf("%u checks, %u failed\n", cases, failures);
     return failures == 0 ? 0 : 1;
