@@ -310,6 +310,20 @@ nw_pack_file nw_pack_file_at(const nw_pack *pack, size_t index)
     return pack->files[index];
 }
 
+nw_code nw_pack_file_check(const nw_pack *pack, const char *path, const void *bytes, size_t len, nw_error *err)
+{
+    size_t dir = strlen(pack->dir);
+    if (strncmp(path, pack->dir, dir) != 0 || path[dir] != '/')
+        return NW_OK;
+    for (size_t i = 0; i < pack->file_count; i++) {
+        const nw_pack_file *f = &pack->files[i];
+        if (strcmp(f->name, path + dir + 1) == 0 && (f->bytes != len || f->xxh3 != XXH3_64bits(bytes, len)))
+            return nw_fail(err, NW_E_IO, 0, "'%s': its checksum is wrong: the file is damaged, or not the one packed",
+                           path);
+    }
+    return NW_OK;
+}
+
 /* -- strips -- */
 
 uint64_t nw_pack_strip_seed(uint32_t tensor, uint32_t tile, uint32_t strip)

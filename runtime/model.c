@@ -162,7 +162,10 @@ static nw_code read_config(nw_model *m, nw_io *io, nw_error *err)
                                     &m->open_bytes, err);
     if (rc != NW_OK)
         return rc;
-    rc = nw_config_parse(&m->memory, m->config_path, json, bytes, &m->config, err);
+    if (nw_checkpoint_pack(m->checkpoint) != NULL)
+        rc = nw_pack_file_check(nw_checkpoint_pack(m->checkpoint), m->config_path, json, bytes, err);
+    if (rc == NW_OK)
+        rc = nw_config_parse(&m->memory, m->config_path, json, bytes, &m->config, err);
     nw_memory_free(&m->memory, NW_TAG_INDEX, json, bytes + 1, 1);
     return rc;
 }

@@ -95,6 +95,8 @@ static nw_code read_document(nw_model *m, nw_io *io, const char *path, size_t ma
      * disk that fails is not the file's fault. */
     if (rc == NW_E_FORMAT || (rc == NW_E_IO && err->os_errno != EIO))
         err->code = rc = NW_E_TOKENIZER;
+    if (rc == NW_OK && nw_checkpoint_pack(m->checkpoint) != NULL)
+        rc = nw_pack_file_check(nw_checkpoint_pack(m->checkpoint), path, ret->data, ret->bytes, err);
     return rc;
 }
 

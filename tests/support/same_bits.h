@@ -7,7 +7,9 @@
 #include "answers.h"
 #include "many_tiles.h"
 
-#ifdef NW_SANITIZED
+#ifdef SAME_BITS_FAKE_SEEDS
+enum { FAKE_SEEDS = SAME_BITS_FAKE_SEEDS };
+#elif defined NW_SANITIZED
 enum { FAKE_SEEDS = 6 };
 #else
 enum { FAKE_SEEDS = 32 };

@@ -93,6 +93,12 @@ const char *nw_pack_block(const nw_pack *pack, size_t shard, size_t index); /* n
 size_t       nw_pack_file_count(const nw_pack *pack);
 nw_pack_file nw_pack_file_at(const nw_pack *pack, size_t index);
 
+/* Whether the whole content of `path`, read by its reader, is what was packed. True for what is no file of the pack:
+ * one of another directory, or one that the manifest does not know.
+ * Errors  NW_E_IO: it is not; names the file. */
+NW_MUST_USE nw_code nw_pack_file_check(const nw_pack *pack, const char *path, const void *bytes, size_t len,
+                                       nw_error *err);
+
 /* The seed of a strip's checksum: which strip it is. */
 uint64_t nw_pack_strip_seed(uint32_t tensor, uint32_t tile, uint32_t strip);
 
