@@ -176,11 +176,11 @@ typedef struct {
 
 /* Writes a model as Hugging Face safetensors, with its configuration (or what was inferred) and tokenizer files: every
  * tensor of the checkpoint, used or not, byte for byte unless converted; of a file whose T5 has a prefix before its
- * names, the tensors with that prefix, without it. A pack's tensors get back the type and the bytes that they had; those
- * that are lossy have the type they are stored in, q8 and q4 f32. Atomic: the directory is there
- * when all of it is on the disk.
- * Errors  NW_E_IO (also: exists, no room), NW_E_FORMAT, NW_E_BUDGET with bytes_needed, NW_E_MEMORY, NW_E_CANCELLED;
- *         NW_E_ARG: a weight is too large for f16. */
+ * names, the tensors with that prefix, without it. A pack's tensors get back the type and the bytes that they had; the
+ * lossy ones keep the type they are stored in, and q8 and q4 become f32. Atomic: the directory is there when all of it
+ * is on the disk.
+ * Errors  NW_E_IO (also: exists, no room, a damaged pack), NW_E_FORMAT, NW_E_BUDGET with bytes_needed, NW_E_MEMORY,
+ *         NW_E_CANCELLED; NW_E_ARG: a weight is too large for f16. */
 NW_API NW_MUST_USE nw_code nw_model_unpack(nw_model *model, const nw_unpack_options *options, nw_unpack_result *ret,
                                            nw_error *err);
 
