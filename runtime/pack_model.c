@@ -285,15 +285,18 @@ static nw_code check_budget(const packing *p, unsigned threads, nw_error *err)
 
 /* Free space to ask for before work begins: by the estimate and a little more; 0, the most it could be, where the
  * estimate says nothing. */
-static uint64_t expect_bytes(const packing *p)
+static nw_code expect_bytes(const packing *p, uint64_t *ret_bytes, nw_error *err)
 {
     const nw_pack_options *o = p->options;
     nw_pack_estimate       e;
-    nw_error               ignored = {0};
     bool                   estimated = o->type == NW_TYPE_KEEP || o->type == NW_TYPE_BF16 || o->type >= NW_TYPE_Q8;
-    if (!estimated || o->compress != NW_COMPRESS_PACKED || nw_model_pack_estimate(p->model, &e, &ignored) != NW_OK)
-        return 0;
-    return e.bytes[o->type] + e.bytes[o->type] / 16 + ((uint64_t)1 << 20);
+    *ret_bytes = 0;
+    if (!estimated || o->compress != NW_COMPRESS_PACKED)
+        return NW_OK;
+    nw_code rc = nw_model_pack_estimate(p->model, &e, err);
+    if (rc == NW_OK)
+        *ret_bytes = e.bytes[o->type] + e.bytes[o->type] / 16 + ((uint64_t)1 << 20);
+    return rc;
 }
 
 static nw_code open_writer(packing *p, nw_error *err)
@@ -305,8 +308,10 @@ static nw_code open_writer(packing *p, nw_error *err)
                                   .tool = "narrows " NW_VERSION,
                                   .compress = compress[p->options->compress],
                                   .shard_bytes_max =
-                                    p->options->shard_bytes_max != 0 ? p->options->shard_bytes_max : SHARD_BYTES_USUAL,
-                                  .bytes_expected = expect_bytes(p)};
+                                    p->options->shard_bytes_max != 0 ? p->options->shard_bytes_max : SHARD_BYTES_USUAL};
+    nw_code                  rc = expect_bytes(p, &o.bytes_expected, err);
+    if (rc != NW_OK)
+        return rc;
     return nw_pack_writer_open(&p->model->memory, p->options->dir, &o, &p->writer, err);
 }
 

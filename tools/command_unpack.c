@@ -20,7 +20,7 @@ static const struct argp_option unpack_argp_options[] = {
     {"max-shard-size", KEY_SHARD_SIZE, "SIZE", 0,
      "The most that one file holds (default 2GB, of 1000); a block is not split unless it alone is larger", 5},
     {"dtype", KEY_DTYPE, "TYPE", 0,
-     "Convert the weights: bf16, f16 or f32 (default: each as it is, or was before it was packed; q8 and q4 as f32)", 5},
+     "Convert the weights: bf16, f16 or f32 (default: each as it is, or was when it was packed; q8 and q4 as f32)", 5},
     {0},
 };
 
