@@ -4,7 +4,7 @@
 set -eu
 
 packages="gcc g++ cmake ninja-build pkg-config liburing-dev libyajl-dev libcjson-dev libxxhash-dev
-libsentencepiece-dev libminizip-dev libzstd-dev libcmocka-dev"
+libsentencepiece-dev libminizip-dev zlib1g-dev libzstd-dev libcmocka-dev"
 
 # Beside the build: the tests' second compiler, formatter and timer are used where they are, and named where they are not.
 missing=""
