@@ -4,7 +4,7 @@
  *
  *   test_same_bits_pack [SEED [CASES]]    the random part starts at this seed; 1 of them replays one case
  */
-#define SAME_BITS_FAKE_SEEDS 6
+#define SAME_BITS_FAKE_SEEDS 4
 #include "same_bits.h"
 #include "temp_dir.h"
 #include "tensor_files.h"
@@ -53,11 +53,10 @@ static void test_packs(const subject *checkpoint, const temp_dir *dir, amount n)
         subject s = *checkpoint;
         s.name = name;
         snprintf(s.dir, sizeof s.dir, "%s", packed.text);
-        if (!n.random_only) {
+        if (!n.random_only)
             vary_device_and_kernels(&s, &want);
-            vary_budget(&s, &want);
-        }
         if (!n.random_only && i < 2) {
+            vary_budget(&s, &want);
             vary_window_and_pins(&s, &want);
             vary_threads_and_lanes(&s, &want);
         }
@@ -71,7 +70,7 @@ static void test_packs(const subject *checkpoint, const temp_dir *dir, amount n)
 
 int main(int argc, char **argv)
 {
-    static const char *const goldens[] = {"t5-v1.1",      "flan-bf16-shards", "byt5",          "odd-sizes",
+    static const char *const goldens[] = {"t5-v1.1",      "flan-bf16-shards", "odd-sizes",
                                           "encoder-only", "numbers-t5",       "bin-shards-f16"};
     static const size_t      lengths[] = {7, 16, 33, 1};
     unsigned                 cases = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 0;
