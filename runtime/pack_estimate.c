@@ -53,6 +53,7 @@ static void add(const nw_model *m, uint32_t need, const ratio *r, bool token, nw
     double q8 = blocks ? (double)nw_quant_block_bytes(NW_Q8) / NW_QUANT_BLOCK : r->keep;
     double q4 = table || !blocks ? q8 : (double)nw_quant_block_bytes(NW_Q4) / NW_QUANT_BLOCK;
     const double each[] = {[NW_TYPE_KEEP] = r->keep, [NW_TYPE_BF16] = r->bf16, [NW_TYPE_Q8] = q8, [NW_TYPE_Q4] = q4};
+    e->weights += n->rows * n->cols;
     e->plain_bytes += (uint64_t)plain;
     e->plain_token_bytes += token ? (uint64_t)plain : 0;
     for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
@@ -117,4 +118,13 @@ nw_code nw_model_pack_estimate(nw_model *m, nw_pack_estimate *ret, nw_error *err
     ret->bf16_in_f32 = s.any_f32 && s.all_bf16;
     give_rooms(&s);
     return rc;
+}
+
+uint64_t nw_pack_space(const nw_pack_estimate *e, nw_type type, nw_compress compress)
+{
+    bool     sampled = type != NW_TYPE_F32 && type != NW_TYPE_F16;
+    uint64_t bytes = type == NW_TYPE_KEEP ? e->plain_bytes : e->weights * (type == NW_TYPE_F32 ? 4 : 2);
+    if (type >= NW_TYPE_Q8 || (sampled && compress == NW_COMPRESS_PACKED))
+        bytes = e->bytes[type];
+    return bytes + bytes / 16 + ((uint64_t)1 << 20);
 }

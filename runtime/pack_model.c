@@ -283,22 +283,6 @@ static nw_code check_budget(const packing *p, unsigned threads, nw_error *err)
     return rc;
 }
 
-/* Free space to ask for before work begins: by the estimate and a little more; 0, the most it could be, where the
- * estimate says nothing. */
-static nw_code expect_bytes(const packing *p, uint64_t *ret_bytes, nw_error *err)
-{
-    const nw_pack_options *o = p->options;
-    nw_pack_estimate       e;
-    bool                   estimated = o->type == NW_TYPE_KEEP || o->type == NW_TYPE_BF16 || o->type >= NW_TYPE_Q8;
-    *ret_bytes = 0;
-    if (!estimated || o->compress != NW_COMPRESS_PACKED)
-        return NW_OK;
-    nw_code rc = nw_model_pack_estimate(p->model, &e, err);
-    if (rc == NW_OK)
-        *ret_bytes = e.bytes[o->type] + e.bytes[o->type] / 16 + ((uint64_t)1 << 20);
-    return rc;
-}
-
 static nw_code open_writer(packing *p, nw_error *err)
 {
     static const char *const compress[] = {"packed", "slim", "off"};
@@ -309,9 +293,11 @@ static nw_code open_writer(packing *p, nw_error *err)
                                   .compress = compress[p->options->compress],
                                   .shard_bytes_max =
                                     p->options->shard_bytes_max != 0 ? p->options->shard_bytes_max : SHARD_BYTES_USUAL};
-    nw_code                  rc = expect_bytes(p, &o.bytes_expected, err);
+    nw_pack_estimate         e;
+    nw_code                  rc = nw_model_pack_estimate(p->model, &e, err);
     if (rc != NW_OK)
         return rc;
+    o.bytes_expected = nw_pack_space(&e, p->options->type, p->options->compress);
     return nw_pack_writer_open(&p->model->memory, p->options->dir, &o, &p->writer, err);
 }
 

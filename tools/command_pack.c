@@ -125,7 +125,7 @@ static void print_result(const pack_options *o, const nw_pack_result *r, double 
 }
 
 /* What the choices are, before anything is written. */
-static void print_estimate(nw_model *model)
+static void print_estimate(nw_model *model, const nw_pack_options *o)
 {
     static const struct {
         nw_type     type;
@@ -140,6 +140,7 @@ static void print_estimate(nw_model *model)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         print_note("  %-5s about %.3f GB, %.3f GB for each token", rows[i].name, (double)e.bytes[rows[i].type] / 1e9,
                    (double)e.token_bytes[rows[i].type] / 1e9);
+    print_note("this pack needs %.3f GB of free space", (double)nw_pack_space(&e, o->type, o->compress) / 1e9);
     if (e.bf16_in_f32)
         print_note("its f32 weights are bf16 values, as far as looked: --dtype bf16 loses nothing then");
 }
@@ -159,7 +160,7 @@ int command_pack(int argc, char **argv)
     if (status == -1)
         status = options_open_model(&o.common, &model);
     if (status == -1) {
-        print_estimate(model);
+        print_estimate(model, &o.pack);
         transfer t = transfer_start(o.common.quiet);
         o.pack.budget_bytes = o.common.session.budget_bytes;
         o.pack.on_progress = transfer_progress;

@@ -219,12 +219,16 @@ NW_API NW_MUST_USE nw_code nw_model_pack(nw_model *model, const nw_pack_options 
 
 /* What packs of a model would be, from a sample of its strips. */
 typedef struct {
+    uint64_t weights;                        /* of matrices */
     uint64_t plain_bytes, plain_token_bytes; /* of all weights now, and of those of one decoded token */
     /* [NW_TYPE_KEEP], [NW_TYPE_BF16], [NW_TYPE_Q8], [NW_TYPE_Q4]; others are 0. Packed, in bytes. */
     uint64_t bytes[NW_TYPE_Q4 + 1], token_bytes[NW_TYPE_Q4 + 1];
     bool     bf16_in_f32; /* every f32 that was looked at is a bf16: --dtype bf16 would lose nothing */
 } nw_pack_estimate;
 NW_API NW_MUST_USE nw_code nw_model_pack_estimate(nw_model *model, nw_pack_estimate *ret, nw_error *err);
+
+/* Free space that a pack is not begun without: what the estimate says of its type and compression, and a sixteenth. */
+NW_API uint64_t nw_pack_space(const nw_pack_estimate *estimate, nw_type type, nw_compress compress);
 
 /* One fault of a pack. Lives during the call. */
 typedef struct {
