@@ -280,11 +280,10 @@ static nw_code pack_open(opening *o, nw_error *err)
     for (size_t i = 0; i < count; i++) {
         nw_pack_tensor p = nw_pack_tensor_at(c->pack, i);
         nw_pack_tile   first = nw_pack_tile_at(c->pack, p.tile_first);
-        bool           blocks = p.stored == NW_STORED_Q8 || p.stored == NW_STORED_Q4;
         nw_tensor     *t = &c->table.tensors[i];
         *t = (nw_tensor){.name = p.name,
                          .known = true,
-                         .dtype = blocks ? NW_F32 : (nw_dtype)p.stored,
+                         .dtype = nw_stored_is_quantised(p.stored) ? NW_F32 : (nw_dtype)p.stored,
                          .dim_count = p.dim_count,
                          .dims = {p.dims[0], p.dims[1]},
                          .file = first.shard,
@@ -398,6 +397,12 @@ const nw_tensor *nw_checkpoint_tensor(const nw_checkpoint *checkpoint, size_t in
 {
     NW_CHECK(index < checkpoint->table.count);
     return &checkpoint->table.tensors[index];
+}
+
+size_t nw_checkpoint_index(const nw_checkpoint *checkpoint, const nw_tensor *tensor)
+{
+    NW_CHECK(tensor >= checkpoint->table.tensors && tensor < checkpoint->table.tensors + checkpoint->table.count);
+    return (size_t)(tensor - checkpoint->table.tensors);
 }
 
 const nw_tensor *nw_checkpoint_find(const nw_checkpoint *checkpoint, const char *name)

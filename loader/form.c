@@ -27,7 +27,7 @@ bool nw_stored_bytes(nw_stored stored, uint64_t rows, uint64_t cols, uint64_t *r
     NW_CHECK((unsigned)stored < NW_STORED_COUNT);
     NW_CHECK(rows > 0 && cols > 0);
     uint64_t units = cols, bytes = stored == NW_STORED_F32 ? 4 : 2;
-    if (stored == NW_STORED_Q8 || stored == NW_STORED_Q4) {
+    if (nw_stored_is_quantised(stored)) {
         if (cols % NW_QUANT_BLOCK != 0)
             return false;
         units = cols / NW_QUANT_BLOCK;
@@ -44,7 +44,7 @@ bool nw_form_possible(nw_stored stored, nw_form form, uint64_t rows, uint64_t co
     uint64_t most = 0;
     if (!nw_stored_bytes(stored, rows, cols, &most))
         return false;
-    bool quant = stored == NW_STORED_Q8 || stored == NW_STORED_Q4;
+    bool quant = nw_stored_is_quantised(stored);
     switch (form) {
     case NW_FORM_PLAIN: return !quant && bytes == most;
     case NW_FORM_PACKED: return !quant && bytes > 0 && bytes < most;

@@ -75,8 +75,7 @@ nw_stream *nw_stream_close(nw_stream *s)
     if (s == NULL)
         return NULL;
     drain(s);
-    if (s->buffers != NULL)
-        nw_memory_unmap(s->mem, NW_TAG_IO, s->buffers, NW_STREAM_DEPTH * BUFFER_BYTES);
+    nw_memory_unmap(s->mem, NW_TAG_IO, s->buffers, NW_STREAM_DEPTH * BUFFER_BYTES);
     nw_memory_free(s->mem, NW_TAG_IO, s, 1, sizeof *s);
     return NULL;
 }

@@ -14,6 +14,10 @@
 /* Stack and thread control block of one worker: 20 to 40 KiB seen. */
 #define NW_DECLARED_THREAD ((uint64_t)64 << 10)
 
+/* A budget below the program's own size cannot run anything, but its user should be told what would: room to look at
+ * the model's headers, which take less than half of it for the largest published model. */
+#define NW_TABLES_ROOM ((uint64_t)4 << 20)
+
 /* The kernel's share of a memory cgroup: page tables (1/512), rings, stacks. */
 #define NW_RESERVE(budget) ((budget) / 512 + ((uint64_t)1 << 20))
 

@@ -2,6 +2,8 @@
  * and this file joins the two. Nothing of the weights is read. */
 #include "model_state.h"
 
+#include "copying.h"
+#include "declared.h"
 #include "model/infer.h"
 #include "system.h"
 
@@ -11,10 +13,6 @@
 #include <sys/stat.h>
 
 enum { CONFIG_BYTES_MAX = 1 << 20, NAME_MAX_BYTES = 128 };
-
-/* A budget below the program's own size cannot run anything, but its user should be told what would: room to look at
- * the model's headers, which take less than half of it for the largest published model. */
-#define TABLES_ROOM ((uint64_t)4 << 20)
 
 const char *nw_version(void)
 {
@@ -95,10 +93,23 @@ nw_code nw_model_check_files(const nw_model *m, nw_error *err)
 
 nw_code nw_model_io_open(nw_model *m, nw_io **ret_io, nw_error *err)
 {
-    if (m->hooks != NULL && m->hooks->io != NULL)
-        return nw_io_fake_open(&m->memory, m->hooks->io, 1, ret_io, err);
     nw_io_options options = {.choice = m->io, .depth = 1, .threads = 1};
-    return nw_io_open(&m->memory, &options, ret_io, err);
+    return nw_device_open(&m->memory, m->hooks, &options, ret_io, err);
+}
+
+uint32_t nw_model_need(const nw_model *m, const nw_tensor *t)
+{
+    for (uint32_t i = 0; i < m->tensors.count; i++) {
+        if (m->places[i].tensor == t)
+            return i;
+    }
+    return UINT32_MAX;
+}
+
+bool nw_model_is_vector(const nw_model *m, const nw_tensor *t)
+{
+    uint32_t need = nw_model_need(m, t);
+    return t->dim_count == 1 || (need != UINT32_MAX && m->tensors.list[need].vector);
 }
 
 char *nw_model_string(nw_model *m, const char *text)
@@ -209,7 +220,7 @@ static nw_code bind_pack(nw_model *m, uint32_t index, nw_error *err)
 {
     const nw_pack        *pack = nw_checkpoint_pack(m->checkpoint);
     nw_place             *p = &m->places[index];
-    nw_pack_tensor        t = nw_pack_tensor_at(pack, (size_t)(p->tensor - nw_checkpoint_tensor(m->checkpoint, 0)));
+    nw_pack_tensor        t = nw_pack_tensor_at(pack, nw_checkpoint_index(m->checkpoint, p->tensor));
     const nw_tensor_need *need = &m->tensors.list[index];
     p->tile_first = t.tile_first;
     p->stride = t.stride;
@@ -321,7 +332,7 @@ nw_code nw_model_open(const nw_model_options *options, nw_model **ret_model, nw_
         return nw_fail(err, NW_E_ARG, 0, "no model given");
     /* The model object itself is counted in the account that it holds. */
     nw_memory mem;
-    uint64_t  limit = options->budget_bytes != 0 ? nw_max_u64(options->budget_bytes, TABLES_ROOM) : UINT64_MAX;
+    uint64_t  limit = options->budget_bytes != 0 ? nw_max_u64(options->budget_bytes, NW_TABLES_ROOM) : UINT64_MAX;
     nw_memory_init(&mem, limit, options->hooks != NULL ? options->hooks->memory : NULL);
     nw_model *m = nw_memory_alloc(&mem, NW_TAG_INDEX, 1, sizeof *m);
     if (m == NULL)

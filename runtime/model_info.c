@@ -46,16 +46,11 @@ static uint64_t pass_bytes(const nw_model *m, nw_pass pass)
     return bytes;
 }
 
-/* Index of a tensor, in the checkpoint and, where it is one, in the pack. */
-static size_t tensor_index(const nw_model *m, const nw_tensor *t)
-{
-    return (size_t)(t - nw_checkpoint_tensor(m->checkpoint, 0));
-}
-
 static nw_stored stored_type(const nw_model *m, const nw_tensor *t)
 {
     const nw_pack *pack = nw_checkpoint_pack(m->checkpoint);
-    return pack != NULL ? nw_pack_tensor_at(pack, tensor_index(m, t)).stored : nw_stored_of(t->dtype);
+    return pack != NULL ? nw_pack_tensor_at(pack, nw_checkpoint_index(m->checkpoint, t)).stored
+                        : nw_stored_of(t->dtype);
 }
 
 /* True if an earlier tensor has the same bytes of the same file: tied tensors of a PyTorch checkpoint. In a pack no two
@@ -124,8 +119,7 @@ bool nw_model_tensor(const nw_model *m, size_t index, nw_tensor_info *ret)
                             .bytes = t->bytes,
                             .offset = t->offset};
     memcpy(ret->dims, t->dims, sizeof ret->dims);
-    for (uint32_t i = 0; i < m->tensors.count && !ret->used; i++)
-        ret->used = m->places[i].tensor == t;
+    ret->used = nw_model_need(m, t) != UINT32_MAX;
     return true;
 }
 
@@ -142,28 +136,15 @@ const char *nw_model_file(const nw_model *m, size_t index, uint64_t *ret_bytes)
 static_assert(NW_STORED_TYPES == (int)NW_STORED_COUNT, "narrows.h counts the stored types");
 static_assert(NW_STORED_FORMS == (int)NW_FORM_COUNT - 1, "narrows.h counts the forms");
 
-static bool is_quantised(nw_stored stored)
-{
-    return stored == NW_STORED_Q8 || stored == NW_STORED_Q4;
-}
-
-/* Read as it stands, at the start: a norm, or a bias table, which has two dimensions. */
-static bool is_vector(const nw_model *m, const nw_tensor *t)
-{
-    bool vector = t->dim_count == 1;
-    for (uint32_t i = 0; i < m->tensors.count && !vector; i++)
-        vector = m->tensors.list[i].vector && m->places[i].tensor == t;
-    return vector;
-}
-
 bool nw_model_pack_kept(const nw_model *m, size_t tensor)
 {
     const nw_pack *pack = nw_checkpoint_pack(m->checkpoint);
     if (pack == NULL || tensor >= nw_pack_tensor_count(pack))
         return false;
     uint32_t quantised = 1u << NW_FORM_Q8 | 1u << NW_FORM_Q4;
-    return (nw_pack_about(pack)->forms & quantised) != 0 && !is_quantised(nw_pack_tensor_at(pack, tensor).stored) &&
-           !is_vector(m, nw_checkpoint_tensor(m->checkpoint, tensor));
+    return (nw_pack_about(pack)->forms & quantised) != 0 &&
+           !nw_stored_is_quantised(nw_pack_tensor_at(pack, tensor).stored) &&
+           !nw_model_is_vector(m, nw_checkpoint_tensor(m->checkpoint, tensor));
 }
 
 static void add_tensor(const nw_pack *pack, size_t tensor, nw_pack_info *ret)

@@ -49,6 +49,12 @@ struct nw_model {
 const nw_tensor *nw_model_find(const nw_model *m, const char *name);
 nw_tensor_lookup nw_model_lookup(nw_model *m); /* the same for the model library; borrows m */
 
+/* Which of the model's needs a tensor of the checkpoint serves, the first if several; UINT32_MAX: none. */
+uint32_t nw_model_need(const nw_model *m, const nw_tensor *t);
+
+/* Read as it stands when a session opens: a norm, or a bias table, which has two dimensions. */
+bool nw_model_is_vector(const nw_model *m, const nw_tensor *t);
+
 /* The part of a tensor's name behind what stands in front of all; NULL: a tensor of another network. */
 const char *nw_model_tensor_name(const nw_model *m, const nw_tensor *t);
 

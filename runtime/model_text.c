@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 
 enum { PATH_BYTES = 4096 };
-#define SPIECE_BYTES_MAX   ((size_t)64 << 20)
+#define SPIECE_BYTES_MAX ((size_t)64 << 20)
 #define DOCUMENT_BYTES_MAX ((size_t)4 << 20)
 
 /* One document, read whole; data NULL: not there. */
@@ -221,7 +221,10 @@ static nw_code load_text(nw_model *m, bool with_encoder, nw_error *err)
     return rc;
 }
 
-nw_code nw_model_text_load(nw_model *m, nw_error *err) { return load_text(m, false, err); }
+nw_code nw_model_text_load(nw_model *m, nw_error *err)
+{
+    return load_text(m, false, err);
+}
 
 static nw_code keep_problem(nw_model *m, nw_error *err)
 {

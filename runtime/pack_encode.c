@@ -1,11 +1,10 @@
 #include "pack_encode.h"
 
+#include "copying.h"
 #include "team.h"
 
 #include <stdio.h>
 #include <string.h>
-
-enum { BUFFERS = 2 };
 
 /* What one strip became. */
 typedef struct {
@@ -14,30 +13,25 @@ typedef struct {
 } outcome;
 
 struct nw_pack_encoder {
-    nw_model           *model;
-    nw_memory          *mem;
-    nw_io              *io;
-    nw_type             type;
-    nw_compress         compress;
-    unsigned            threads;
-    uint64_t           *read_bytes;
-    nw_workers         *workers;
-    size_t              read_room, strip_room, strips_max; /* bytes of a tile as read, of a strip in its largest form */
-    unsigned char      *buffers;                           /* [BUFFERS, read_room] */
-    unsigned char      *encoded;                           /* [strips_max, strip_room] */
-    unsigned char      *scratch;                           /* [threads, 2, strip_room]: converted, widened */
-    unsigned char      *codecs;                            /* [threads, codec_room] */
-    size_t              codec_room;
-    nw_packed         **packed;   /* [threads] */
-    outcome            *outcomes; /* [strips_max] */
-    nw_pack_strip_data *strips;
-    uint32_t            embed, stride; /* of the embedding */
-    uint64_t            rounded;
-    /* reading */
-    size_t    reading, ready; /* buffer */
-    nw_extent extent, ready_extent;
-    bool      in_flight;
-    uint32_t  reading_tensor;
+    nw_model            *model;
+    nw_memory           *mem;
+    nw_type              type;
+    nw_compress          compress;
+    unsigned             threads;
+    nw_workers          *workers;
+    size_t               strip_room, strips_max; /* bytes of a strip in its largest form; strips of a tile */
+    unsigned char       *encoded;                /* [strips_max, strip_room] */
+    unsigned char       *scratch;                /* [threads, 2, strip_room]: converted, widened */
+    unsigned char       *codecs;                 /* [threads, codec_room] */
+    size_t               codec_room;
+    nw_packed          **packed;   /* [threads] */
+    outcome             *outcomes; /* [strips_max] */
+    nw_pack_strip_data  *strips;
+    uint32_t             embed, stride; /* of the embedding */
+    uint64_t             rounded;
+    nw_ahead             ahead;
+    const nw_tensor     *reading;
+    const unsigned char *tile; /* that was waited for last */
 };
 
 /* ---- sizes ---- */
@@ -107,26 +101,25 @@ uint64_t nw_pack_encoder_bytes(const nw_model *m, unsigned threads)
 {
     size_t read, strip, strips;
     find_rooms(m, &read, &strip, &strips);
-    return sizeof(nw_pack_encoder) + BUFFERS * (uint64_t)read + strips * (strip + sizeof(outcome)) +
+    return sizeof(nw_pack_encoder) + 2 * (uint64_t)read + strips * (strip + sizeof(outcome)) +
            threads * (2 * (uint64_t)strip + nw_packed_workspace_bytes(NW_PACKED_ENCODE) + 4096);
 }
 
 /* ---- open and close ---- */
 
-static nw_code take_rooms(nw_pack_encoder *e, nw_error *err)
+static nw_code take_rooms(nw_pack_encoder *e, size_t *ret_read_room, nw_error *err)
 {
     size_t threads = e->threads;
-    find_rooms(e->model, &e->read_room, &e->strip_room, &e->strips_max);
+    find_rooms(e->model, ret_read_room, &e->strip_room, &e->strips_max);
     e->codec_room = (size_t)nw_round_up(nw_packed_workspace_bytes(NW_PACKED_ENCODE), 64);
-    e->buffers = nw_memory_map(e->mem, NW_TAG_IO, BUFFERS * e->read_room, false);
     e->encoded = nw_memory_map(e->mem, NW_TAG_SESSION, e->strips_max * e->strip_room, false);
     e->scratch = nw_memory_map(e->mem, NW_TAG_SESSION, threads * 2 * e->strip_room, false);
     e->codecs = nw_memory_map(e->mem, NW_TAG_SESSION, threads * e->codec_room, false);
     e->packed = nw_memory_alloc(e->mem, NW_TAG_SESSION, threads, sizeof(nw_packed *));
     e->outcomes = nw_memory_alloc(e->mem, NW_TAG_SESSION, e->strips_max, sizeof *e->outcomes);
     e->strips = nw_memory_alloc(e->mem, NW_TAG_SESSION, e->strips_max, sizeof *e->strips);
-    if (e->buffers == NULL || e->encoded == NULL || e->scratch == NULL || e->codecs == NULL || e->packed == NULL ||
-        e->outcomes == NULL || e->strips == NULL)
+    if (e->encoded == NULL || e->scratch == NULL || e->codecs == NULL || e->packed == NULL || e->outcomes == NULL ||
+        e->strips == NULL)
         return nw_memory_fail(e->mem, err, (size_t)nw_pack_encoder_bytes(e->model, e->threads), "packing");
     for (size_t i = 0; i < threads; i++)
         e->packed[i] = nw_packed_init(e->codecs + i * e->codec_room, e->codec_room, NW_PACKED_ENCODE);
@@ -141,13 +134,14 @@ nw_code nw_pack_encoder_open(nw_model *m, nw_io *io, nw_type type, nw_compress c
         return nw_memory_fail(&m->memory, err, sizeof *e, "packing");
     e->model = m;
     e->mem = &m->memory;
-    e->io = io;
     e->type = type;
     e->compress = compress;
     e->threads = threads;
-    e->read_bytes = read_bytes;
-    e->embed = (uint32_t)(m->places[m->tensors.embed].tensor - nw_checkpoint_tensor(m->checkpoint, 0));
-    nw_code rc = take_rooms(e, err);
+    e->embed = (uint32_t)nw_checkpoint_index(m->checkpoint, m->places[m->tensors.embed].tensor);
+    size_t  read_room = 0;
+    nw_code rc = take_rooms(e, &read_room, err);
+    if (rc == NW_OK)
+        rc = nw_ahead_open(&e->ahead, e->mem, io, read_room, read_bytes, err);
     if (rc == NW_OK)
         rc = nw_workers_open(e->mem, threads, &e->workers, err);
     if (rc != NW_OK) {
@@ -158,30 +152,15 @@ nw_code nw_pack_encoder_open(nw_model *m, nw_io *io, nw_type type, nw_compress c
     return NW_OK;
 }
 
-static void drain(nw_pack_encoder *e)
-{
-    nw_io_done done;
-    while (e->in_flight && nw_io_reap(e->io, &done, 1, true) == 0) {
-    }
-    e->in_flight = false;
-}
-
-static void unmap(nw_pack_encoder *e, nw_tag tag, unsigned char *p, size_t bytes)
-{
-    if (p != NULL)
-        nw_memory_unmap(e->mem, tag, p, bytes);
-}
-
 nw_pack_encoder *nw_pack_encoder_close(nw_pack_encoder *e)
 {
     if (e == NULL)
         return NULL;
-    drain(e);
+    nw_ahead_close(&e->ahead);
     nw_workers_close(e->workers);
-    unmap(e, NW_TAG_IO, e->buffers, BUFFERS * e->read_room);
-    unmap(e, NW_TAG_SESSION, e->encoded, e->strips_max * e->strip_room);
-    unmap(e, NW_TAG_SESSION, e->scratch, (size_t)e->threads * 2 * e->strip_room);
-    unmap(e, NW_TAG_SESSION, e->codecs, e->threads * e->codec_room);
+    nw_memory_unmap(e->mem, NW_TAG_SESSION, e->encoded, e->strips_max * e->strip_room);
+    nw_memory_unmap(e->mem, NW_TAG_SESSION, e->scratch, (size_t)e->threads * 2 * e->strip_room);
+    nw_memory_unmap(e->mem, NW_TAG_SESSION, e->codecs, e->threads * e->codec_room);
     nw_memory_free(e->mem, NW_TAG_SESSION, e->packed, e->threads, sizeof(nw_packed *));
     nw_memory_free(e->mem, NW_TAG_SESSION, e->outcomes, e->strips_max, sizeof *e->outcomes);
     nw_memory_free(e->mem, NW_TAG_SESSION, e->strips, e->strips_max, sizeof *e->strips);
@@ -191,15 +170,6 @@ nw_pack_encoder *nw_pack_encoder_close(nw_pack_encoder *e)
 
 /* ---- storage ---- */
 
-/* Kept resident as it is read: norms, and bias tables, which have two dimensions. */
-static bool is_vector(const nw_model *m, const nw_tensor *t)
-{
-    bool vector = t->dim_count == 1;
-    for (uint32_t i = 0; i < m->tensors.count && !vector; i++)
-        vector = m->tensors.list[i].vector && m->places[i].tensor == t;
-    return vector;
-}
-
 /* Vectors stay as they are; the embedding and the head are never below q8. */
 static nw_stored stored_type(const nw_pack_encoder *e, uint32_t tensor, bool *ret_kept)
 {
@@ -208,7 +178,7 @@ static nw_stored stored_type(const nw_pack_encoder *e, uint32_t tensor, bool *re
     nw_stored        own = nw_stored_of(t->dtype);
     bool             head = m->tensors.head != UINT32_MAX && m->places[m->tensors.head].tensor == t;
     *ret_kept = false;
-    if (is_vector(m, t))
+    if (nw_model_is_vector(m, t))
         return own;
     switch (e->type) {
     case NW_TYPE_KEEP: return own;
@@ -244,42 +214,16 @@ nw_pack_storage nw_pack_encoder_storage(const nw_pack_encoder *e, uint32_t tenso
 
 void nw_pack_encoder_read(nw_pack_encoder *e, uint32_t tensor, uint32_t tile)
 {
-    const nw_tensor *t = nw_checkpoint_tensor(e->model->checkpoint, tensor);
-    NW_CHECK(!e->in_flight);
-    e->reading = 1 - e->ready;
-    e->reading_tensor = tensor;
-    e->extent = tile_extent(e->model, tensor, tile);
-    NW_CHECK(e->extent.bytes <= e->read_room);
-    nw_io_op op = {.kind = NW_IO_READ,
-                   .fd = nw_checkpoint_file(e->model->checkpoint, t->file)->fd,
-                   .offset = e->extent.offset,
-                   .buf = e->buffers + e->reading * e->read_room,
-                   .bytes = e->extent.bytes,
-                   .bytes_needed = e->extent.bytes_needed};
-    bool     queued = nw_io_submit(e->io, &op);
-    NW_CHECK(queued);
-    nw_io_flush(e->io);
-    *e->read_bytes += e->extent.bytes_counted;
-    e->in_flight = true;
+    const nw_checkpoint *c = e->model->checkpoint;
+    const nw_tensor     *t = nw_checkpoint_tensor(c, tensor);
+    e->reading = t;
+    nw_ahead_start(&e->ahead, nw_checkpoint_file(c, t->file), nw_checkpoint_file_path(c, t->file),
+                   tile_extent(e->model, tensor, tile));
 }
 
 nw_code nw_pack_encoder_wait(nw_pack_encoder *e, nw_error *err)
 {
-    const nw_tensor *t = nw_checkpoint_tensor(e->model->checkpoint, e->reading_tensor);
-    const char      *path = nw_checkpoint_file_path(e->model->checkpoint, t->file);
-    nw_io_done       done = {0};
-    NW_CHECK(e->in_flight);
-    while (nw_io_reap(e->io, &done, 1, true) == 0) {
-    }
-    e->in_flight = false;
-    e->ready = e->reading;
-    e->ready_extent = e->extent;
-    nw_file_drop(nw_checkpoint_file(e->model->checkpoint, t->file), e->extent.offset, e->extent.bytes);
-    if (done.os_errno == NW_IO_EOF)
-        return nw_fail(err, NW_E_FORMAT, 0, "'%s' ends within tensor %s: it was cut short", path, t->name);
-    if (done.os_errno != 0)
-        return nw_fail(err, NW_E_IO, done.os_errno, "reading '%s' at %llu", path, (unsigned long long)e->extent.offset);
-    return NW_OK;
+    return nw_ahead_wait(&e->ahead, e->reading->name, &e->tile, err);
 }
 
 /* ---- encoding ---- */
@@ -353,7 +297,7 @@ static void encode_strip(void *ctx, size_t i, size_t worker)
     unsigned char    *dst = e->encoded + i * e->strip_room;
     outcome          *o = &e->outcomes[i];
     *o = (outcome){0};
-    if (j->stored == NW_STORED_Q8 || j->stored == NW_STORED_Q4) {
+    if (nw_stored_is_quantised(j->stored)) {
         encode_blocks(j, src, n, worker, dst, o);
         return;
     }
@@ -374,8 +318,8 @@ nw_code nw_pack_encoder_encode(nw_pack_encoder *e, uint32_t tensor, uint32_t til
                           .cut = nw_pack_cut(t),
                           .tile = tile,
                           .stored = stored_type(e, tensor, &kept),
-                          .vector = is_vector(e->model, t),
-                          .data = e->buffers + e->ready * e->read_room + e->ready_extent.skip};
+                          .vector = nw_model_is_vector(e->model, t),
+                          .data = e->tile};
     uint64_t         rows = nw_cut_rows(&j.cut, tile);
     size_t           count = (size_t)nw_cut_strips(&j.cut, rows);
     NW_CHECK(count <= e->strips_max);
@@ -413,7 +357,6 @@ nw_code nw_pack_encoder_measure(nw_pack_encoder *e, nw_error *err)
         for (size_t i = 0; rc == NW_OK && i < encoded.strip_count; i++)
             longest = nw_max_size(longest, encoded.strips[i].len);
     }
-    drain(e);
     e->stride = (uint32_t)nw_round_up(longest, 4096);
     e->rounded = rounded;
     return rc;

@@ -92,12 +92,9 @@ static void give_rooms(sampling *s)
 {
     nw_memory *mem = &s->model->memory;
     nw_io_close(s->io);
-    if (s->dst != NULL)
-        nw_memory_unmap(mem, NW_TAG_SESSION, s->dst, s->room);
-    if (s->values != NULL)
-        nw_memory_unmap(mem, NW_TAG_SESSION, s->values, s->room);
-    if (s->workspace != NULL)
-        nw_memory_unmap(mem, NW_TAG_SESSION, s->workspace, s->workspace_bytes);
+    nw_memory_unmap(mem, NW_TAG_SESSION, s->dst, s->room);
+    nw_memory_unmap(mem, NW_TAG_SESSION, s->values, s->room);
+    nw_memory_unmap(mem, NW_TAG_SESSION, s->workspace, s->workspace_bytes);
 }
 
 nw_code nw_model_pack_estimate(nw_model *m, nw_pack_estimate *ret, nw_error *err)

@@ -9,6 +9,7 @@
  */
 #include "pack_encode.h"
 
+#include "copying.h"
 #include "declared.h"
 #include "loader/pack_writer.h"
 #include "side_files.h"
@@ -37,8 +38,7 @@ struct packing {
     uint32_t              *declared; /* [tensors of the checkpoint]: as the writer calls it, or NOT_STORED */
     bool                  *placed;   /* [tensors of the checkpoint]: the schedules have it */
     size_t                 count;
-    uint64_t               done, total; /* bytes of the source */
-    double                 reported_seconds;
+    nw_progress            progress; /* bytes of the source */
     /* the tile that comes next, which is read ahead */
     bool     has_next;
     uint32_t next_tensor, next_tile;
@@ -50,7 +50,7 @@ struct packing {
 
 static uint32_t checkpoint_index(const packing *p, uint32_t need)
 {
-    return (uint32_t)(p->model->places[need].tensor - nw_checkpoint_tensor(p->model->checkpoint, 0));
+    return (uint32_t)nw_checkpoint_index(p->model->checkpoint, p->model->places[need].tensor);
 }
 
 static nw_code visit_all(packing *p, const visitor *v, uint32_t tensor, nw_error *err)
@@ -172,7 +172,7 @@ static nw_code declare_tensors(packing *p, nw_error *err)
         p->result->kept_count += how.kept;
         p->result->tensor_count++;
         p->result->source_bytes += t->bytes;
-        p->total += t->bytes;
+        p->progress.total += t->bytes;
         rc = nw_pack_writer_declare(p->writer, &d, &p->declared[i], err);
     }
     return rc;
@@ -190,17 +190,6 @@ static nw_code schedule_tile(packing *p, uint32_t tensor, uint32_t tile, nw_erro
 
 /* ---- writing ---- */
 
-static nw_code report(packing *p, nw_error *err)
-{
-    double now = nw_system_seconds();
-    if (p->options->on_progress == NULL || (now - p->reported_seconds < 0.05 && p->done < p->total))
-        return NW_OK;
-    p->reported_seconds = now;
-    if (p->options->on_progress(p->options->user, p->done, p->total))
-        return NW_OK;
-    return nw_fail(err, NW_E_CANCELLED, 0, "stopped");
-}
-
 /* Encodes and writes the tile that is being read, while `tensor`'s next one is. */
 static nw_code finish_tile(packing *p, bool more, uint32_t tensor, uint32_t tile, nw_error *err)
 {
@@ -215,9 +204,9 @@ static nw_code finish_tile(packing *p, bool more, uint32_t tensor, uint32_t tile
         if (rc == NW_OK)
             rc = nw_pack_writer_tile(p->writer, e.strips, e.strip_count, err);
         if (rc == NW_OK) {
-            p->done += e.source_bytes;
+            p->progress.done += e.source_bytes;
             p->result->stored_bytes += e.stored_bytes;
-            rc = report(p, err);
+            rc = nw_progress_report(&p->progress, err);
         }
     } else if (more) {
         nw_pack_encoder_read(p->encoder, tensor, tile);
@@ -258,29 +247,14 @@ static nw_code write_side_files(packing *p, nw_error *err)
 
 /* ---- together ---- */
 
-static nw_io_options io_options(const nw_model *m)
-{
-    return (nw_io_options){.choice = m->io, .depth = NW_STREAM_DEPTH, .threads = NW_STREAM_DEPTH, .log = &m->log};
-}
-
-static nw_code check_budget(const packing *p, unsigned threads, nw_error *err)
+static nw_code check_budget(const packing *p, const nw_io_options *io, unsigned threads, nw_error *err)
 {
     const nw_model *m = p->model;
-    nw_io_options   io = io_options(m);
-    uint64_t        budget = p->options->budget_bytes, tiles, strips;
+    uint64_t        tiles, strips;
     nw_pack_count(m, &tiles, &strips);
-    uint64_t needed = NW_DECLARED_PROCESS + threads * NW_DECLARED_THREAD + nw_io_declared_bytes(&io) + m->memory.live +
-                      nw_stream_bytes() + nw_pack_encoder_bytes(m, threads) + p->count * 5 +
-                      nw_pack_writer_declared_bytes(p->count, tiles, strips);
-    needed += NW_RESERVE(needed);
-    if (budget == 0 || budget >= needed)
-        return NW_OK;
-    char    have[16], need[16];
-    nw_code rc = nw_fail(err, NW_E_BUDGET, 0, "budget %s is too small: packing '%s' needs %s",
-                         nw_bytes_format(budget, false, have), m->path, nw_bytes_format(needed, true, need));
-    if (err != NULL)
-        err->bytes_needed = needed;
-    return rc;
+    uint64_t bytes = threads * NW_DECLARED_THREAD + m->memory.live + nw_pack_encoder_bytes(m, threads) + p->count * 5 +
+                     nw_pack_writer_declared_bytes(p->count, tiles, strips);
+    return nw_copying_check_budget(p->options->budget_bytes, bytes, io, "packing", m->path, err);
 }
 
 static nw_code open_writer(packing *p, nw_error *err)
@@ -304,12 +278,12 @@ static nw_code open_writer(packing *p, nw_error *err)
 static nw_code open_parts(packing *p, nw_error *err)
 {
     nw_model     *m = p->model;
-    nw_io_options io = io_options(m);
+    nw_io_options io = nw_copying_io(m->io, &m->log);
     unsigned      threads = p->options->threads != 0 ? p->options->threads : nw_system_cpus("/proc", "/sys/fs/cgroup");
     p->count = nw_checkpoint_tensor_count(m->checkpoint);
     nw_code rc = nw_model_check_files(m, err);
     if (rc == NW_OK)
-        rc = check_budget(p, threads, err);
+        rc = check_budget(p, &io, threads, err);
     if (rc != NW_OK)
         return rc;
     p->declared = nw_memory_alloc(&m->memory, NW_TAG_INDEX, p->count, sizeof *p->declared);
@@ -317,10 +291,8 @@ static nw_code open_parts(packing *p, nw_error *err)
     if (p->declared == NULL || p->placed == NULL)
         return nw_memory_fail(&m->memory, err, p->count * 5, m->path);
     rc = open_writer(p, err);
-    if (rc == NW_OK && m->hooks != NULL && m->hooks->io != NULL)
-        rc = nw_io_fake_open(&m->memory, m->hooks->io, NW_STREAM_DEPTH, &p->io, err);
-    else if (rc == NW_OK)
-        rc = nw_io_open(&m->memory, &io, &p->io, err);
+    if (rc == NW_OK)
+        rc = nw_device_open(&m->memory, m->hooks, &io, &p->io, err);
     if (rc == NW_OK)
         rc = nw_stream_open(&m->memory, p->io, &p->stream, err);
     if (rc == NW_OK)
@@ -346,7 +318,10 @@ nw_code nw_model_pack(nw_model *m, const nw_pack_options *options, nw_pack_resul
 {
     static const visitor schedule = {.block = schedule_block, .tile = schedule_tile};
     static const visitor write = {.block = write_block, .tile = write_tile};
-    packing              p = {.model = m, .options = options, .result = ret};
+    packing              p = {.model = m,
+                              .options = options,
+                              .result = ret,
+                              .progress = {.on_progress = options->on_progress, .user = options->user}};
     *ret = (nw_pack_result){0};
     if (options->dir == NULL || options->dir[0] == '\0')
         return nw_fail(err, NW_E_ARG, 0, "no directory to write to");

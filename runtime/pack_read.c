@@ -1,23 +1,19 @@
 #include "pack_read.h"
 
+#include "copying.h"
 #include "restore.h"
-
-enum { BUFFERS = 2 };
 
 struct nw_pack_reader {
     const nw_pack       *pack;
     const nw_checkpoint *checkpoint;
     nw_memory           *mem;
-    nw_io               *io;
-    uint64_t            *read_bytes;
-    size_t               read_room, plain_room, codec_room; /* bytes: of a tile, of a strip, of the decoder */
-    unsigned char       *buffers;                           /* [BUFFERS, read_room] */
-    unsigned char       *plain;                             /* [plain_room], then [codec_room] */
+    size_t               plain_room, codec_room; /* bytes: of a strip, of the decoder */
+    unsigned char       *plain;                  /* [plain_room], then [codec_room] */
     nw_packed           *codec;
-    size_t               current; /* buffer */
-    size_t               tile, next_tile;
-    nw_extent            extent, next_extent;
-    bool                 in_flight;
+    nw_ahead             ahead;
+    size_t               next_tile;
+    size_t               tile;  /* that was waited for last */
+    const unsigned char *bytes; /* of it */
 };
 
 /* ---- sizes ---- */
@@ -50,7 +46,7 @@ uint64_t nw_pack_reader_bytes(const nw_model *m)
 {
     size_t read, plain, codec;
     find_rooms(m->checkpoint, &read, &plain, &codec);
-    return sizeof(nw_pack_reader) + BUFFERS * (uint64_t)read + plain + codec;
+    return sizeof(nw_pack_reader) + 2 * (uint64_t)read + plain + codec;
 }
 
 /* ---- open and close ---- */
@@ -64,14 +60,16 @@ nw_code nw_pack_reader_open(nw_model *m, nw_io *io, uint64_t *read_bytes, nw_pac
     r->checkpoint = m->checkpoint;
     r->pack = nw_checkpoint_pack(m->checkpoint);
     r->mem = mem;
-    r->io = io;
-    r->read_bytes = read_bytes;
     NW_CHECK(r->pack != NULL);
-    find_rooms(m->checkpoint, &r->read_room, &r->plain_room, &r->codec_room);
-    r->buffers = nw_memory_map(mem, NW_TAG_IO, BUFFERS * r->read_room, false);
-    r->plain = nw_memory_map(mem, NW_TAG_SESSION, r->plain_room + r->codec_room, false);
-    if (r->buffers == NULL || r->plain == NULL) {
-        nw_code rc = nw_memory_fail(mem, err, (size_t)nw_pack_reader_bytes(m), m->path);
+    size_t read_room;
+    find_rooms(m->checkpoint, &read_room, &r->plain_room, &r->codec_room);
+    nw_code rc = nw_ahead_open(&r->ahead, mem, io, read_room, read_bytes, err);
+    if (rc == NW_OK) {
+        r->plain = nw_memory_map(mem, NW_TAG_SESSION, r->plain_room + r->codec_room, false);
+        if (r->plain == NULL)
+            rc = nw_memory_fail(mem, err, r->plain_room + r->codec_room, m->path);
+    }
+    if (rc != NW_OK) {
         nw_pack_reader_close(r);
         return rc;
     }
@@ -84,13 +82,8 @@ nw_pack_reader *nw_pack_reader_close(nw_pack_reader *r)
 {
     if (r == NULL)
         return NULL;
-    nw_io_done done;
-    while (r->in_flight && nw_io_reap(r->io, &done, 1, true) == 0) {
-    }
-    if (r->buffers != NULL)
-        nw_memory_unmap(r->mem, NW_TAG_IO, r->buffers, BUFFERS * r->read_room);
-    if (r->plain != NULL)
-        nw_memory_unmap(r->mem, NW_TAG_SESSION, r->plain, r->plain_room + r->codec_room);
+    nw_ahead_close(&r->ahead);
+    nw_memory_unmap(r->mem, NW_TAG_SESSION, r->plain, r->plain_room + r->codec_room);
     nw_memory_free(r->mem, NW_TAG_SESSION, r, 1, sizeof *r);
     return NULL;
 }
@@ -99,43 +92,17 @@ nw_pack_reader *nw_pack_reader_close(nw_pack_reader *r)
 
 void nw_pack_reader_start(nw_pack_reader *r, size_t tile)
 {
-    const nw_file *file = nw_checkpoint_file(r->checkpoint, nw_pack_tile_at(r->pack, tile).shard);
-    NW_CHECK(!r->in_flight);
+    uint32_t shard = nw_pack_tile_at(r->pack, tile).shard;
     r->next_tile = tile;
-    r->next_extent = tile_extent(r->checkpoint, tile);
-    NW_CHECK(r->next_extent.bytes <= r->read_room);
-    nw_io_op op = {.kind = NW_IO_READ,
-                   .fd = file->fd,
-                   .offset = r->next_extent.offset,
-                   .buf = r->buffers + (1 - r->current) * r->read_room,
-                   .bytes = r->next_extent.bytes,
-                   .bytes_needed = r->next_extent.bytes_needed};
-    bool     queued = nw_io_submit(r->io, &op);
-    NW_CHECK(queued);
-    nw_io_flush(r->io);
-    r->in_flight = true;
+    nw_ahead_start(&r->ahead, nw_checkpoint_file(r->checkpoint, shard), nw_checkpoint_file_path(r->checkpoint, shard),
+                   tile_extent(r->checkpoint, tile));
 }
 
 nw_code nw_pack_reader_wait(nw_pack_reader *r, nw_error *err)
 {
-    nw_io_done done = {0};
-    NW_CHECK(r->in_flight);
-    while (nw_io_reap(r->io, &done, 1, true) == 0) {
-    }
-    nw_pack_tile t = nw_pack_tile_at(r->pack, r->next_tile);
-    const char  *path = nw_checkpoint_file_path(r->checkpoint, t.shard);
-    r->in_flight = false;
-    r->current = 1 - r->current;
+    const char *tensor = nw_pack_tensor_at(r->pack, nw_pack_tile_at(r->pack, r->next_tile).tensor).name;
     r->tile = r->next_tile;
-    r->extent = r->next_extent;
-    *r->read_bytes += r->extent.bytes_counted;
-    nw_file_drop(nw_checkpoint_file(r->checkpoint, t.shard), r->extent.offset, r->extent.bytes);
-    if (done.os_errno == NW_IO_EOF)
-        return nw_fail(err, NW_E_FORMAT, 0, "'%s' ends within tensor %s: it was cut short", path,
-                       nw_pack_tensor_at(r->pack, t.tensor).name);
-    if (done.os_errno != 0)
-        return nw_fail(err, NW_E_IO, done.os_errno, "reading '%s' at %llu", path, (unsigned long long)r->extent.offset);
-    return NW_OK;
+    return nw_ahead_wait(&r->ahead, tensor, &r->bytes, err);
 }
 
 nw_code nw_pack_reader_strip(nw_pack_reader *r, uint32_t strip, const void **ret_values, size_t *ret_elements,
@@ -149,7 +116,7 @@ nw_code nw_pack_reader_strip(nw_pack_reader *r, uint32_t strip, const void **ret
     NW_CHECK(strip < tile.strip_count && first < tile_rows);
     nw_pack_strip        s = nw_pack_strip_at(r->pack, (size_t)tile.strip_first + strip);
     size_t               rows = (size_t)nw_min_u64(cut.strip_rows, tile_rows - first), cols = (size_t)cut.cols;
-    const unsigned char *bytes = r->buffers + r->current * r->read_room + r->extent.skip + s.offset;
+    const unsigned char *bytes = r->bytes + s.offset;
     NW_CHECK(rows * cols * nw_dtype_bytes(dtype) <= r->plain_room);
     if (!nw_pack_strip_check(r->pack, r->tile, strip, bytes))
         return nw_pack_strip_fail(r->pack, r->tile, strip, NULL, err);

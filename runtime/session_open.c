@@ -1,6 +1,7 @@
 /* Opening and closing a session. The order is the budget's: give back what start-up needed, start threads and the
  * reader, look at what the process has resident by then, plan, map the arena (untouched), read small tensors, seal. */
 #define _DEFAULT_SOURCE
+#include "copying.h"
 #include "declared.h"
 #include "session_state.h"
 #include "system.h"
@@ -47,14 +48,6 @@ static uint64_t measure_unforeseen(const nw_session *s, const nw_session_options
 #endif
 }
 
-static nw_code open_io(nw_session *s, nw_error *err)
-{
-    const nw_hooks *hooks = s->model->hooks;
-    if (hooks != NULL && hooks->io != NULL)
-        return nw_io_fake_open(&s->memory, hooks->io, s->blueprint.io.depth, &s->io, err);
-    return nw_io_open(&s->memory, &s->blueprint.io, &s->io, err);
-}
-
 /* Plan, threads, reader; and again the plan, if the process turns out to be larger than declared: for the same budget,
  * which `auto` must not choose twice. */
 static nw_code prepare(nw_session *s, const nw_session_options *o, nw_error *err)
@@ -67,7 +60,7 @@ static nw_code prepare(nw_session *s, const nw_session_options *o, nw_error *err
     s->memory.limit = s->blueprint.plan.budget;
     rc = nw_workers_open(&s->memory, s->blueprint.threads, &s->workers, err);
     if (rc == NW_OK)
-        rc = open_io(s, err);
+        rc = nw_device_open(&s->memory, s->model->hooks, &s->blueprint.io, &s->io, err);
     if (rc != NW_OK)
         return rc;
     uint64_t unforeseen = measure_unforeseen(s, o);

@@ -9,12 +9,11 @@
  * restored, and written in the type that the tensor had before it was packed, where the pack still has its values.
  */
 #include "base/sort.h"
-#include "declared.h"
+#include "copying.h"
 #include "loader/stream.h"
 #include "loader/writer.h"
 #include "pack_read.h"
 #include "side_files.h"
-#include "system.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -40,9 +39,8 @@ typedef struct {
     nw_stream               *stream;
     nw_pack_reader          *reader; /* NULL: no pack */
     nw_writer               *writer;
-    unsigned char           *converted;   /* a piece in its new type, which may be twice as large */
-    uint64_t                 done, total; /* bytes of weights read, for progress */
-    double                   reported_seconds;
+    unsigned char           *converted; /* a piece in its new type, which may be twice as large */
+    nw_progress              progress;  /* bytes of weights read */
 } unpacking;
 
 #define CONVERTED_BYTES (2 * NW_STREAM_PIECE)
@@ -55,7 +53,7 @@ static nw_dtype own_type(const nw_model *m, const nw_tensor *t)
     const nw_pack *pack = nw_checkpoint_pack(m->checkpoint);
     if (pack == NULL)
         return t->dtype;
-    nw_pack_tensor p = nw_pack_tensor_at(pack, (size_t)(t - nw_checkpoint_tensor(m->checkpoint, 0)));
+    nw_pack_tensor p = nw_pack_tensor_at(pack, nw_checkpoint_index(m->checkpoint, t));
     return p.lossy ? t->dtype : p.source;
 }
 
@@ -115,15 +113,6 @@ static bool same_source(const nw_tensor *a, const nw_tensor *b)
            strcmp(a->dtype_name, b->dtype_name) == 0;
 }
 
-static bool is_needed(const nw_model *m, const nw_tensor *t)
-{
-    for (uint32_t i = 0; i < m->tensors.count; i++) {
-        if (m->places[i].tensor == t)
-            return true;
-    }
-    return false;
-}
-
 static nw_code list_tensors(unpacking *u, nw_error *err)
 {
     const nw_model *m = u->model;
@@ -136,8 +125,10 @@ static nw_code list_tensors(unpacking *u, nw_error *err)
         const nw_tensor *t = nw_checkpoint_tensor(m->checkpoint, i);
         const char      *name = nw_model_tensor_name(m, t);
         if (name != NULL && name[0] != '\0')
-            u->entries[count++] =
-                (entry){.tensor = t, .name = name, .place = nw_tensor_name_place(name), .needed = is_needed(m, t)};
+            u->entries[count++] = (entry){.tensor = t,
+                                          .name = name,
+                                          .place = nw_tensor_name_place(name),
+                                          .needed = nw_model_need(m, t) != UINT32_MAX};
     }
     u->count = count;
     nw_sort(u->entries, count, sizeof *u->entries, compare_sources);
@@ -149,7 +140,7 @@ static nw_code list_tensors(unpacking *u, nw_error *err)
             u->result->alias_count++;
         } else {
             first = e;
-            u->total += e->tensor->bytes;
+            u->progress.total += e->tensor->bytes;
         }
     }
     nw_sort(u->entries, count, sizeof *u->entries, compare_places);
@@ -197,17 +188,6 @@ static nw_code declare_all(unpacking *u, nw_error *err)
 
 /* ---- the weights ---- */
 
-static nw_code report(unpacking *u, nw_error *err)
-{
-    double now = nw_system_seconds();
-    if (u->options->on_progress == NULL || (now - u->reported_seconds < 0.05 && u->done < u->total))
-        return NW_OK;
-    u->reported_seconds = now;
-    if (u->options->on_progress(u->options->user, u->done, u->total))
-        return NW_OK;
-    return nw_fail(err, NW_E_CANCELLED, 0, "stopped");
-}
-
 static nw_code write_piece(unpacking *u, const nw_tensor *t, const void *bytes, size_t len, nw_error *err)
 {
     if (!changes_type(u, t)) {
@@ -246,9 +226,9 @@ static nw_code write_tensor(unpacking *u, const entry *e, nw_error *err)
         rc = nw_stream_next(u->stream, &bytes, &len, &u->result->read_bytes, err);
         if (rc == NW_OK && len > 0)
             rc = write_piece(u, t, bytes, len, err);
-        u->done += len;
+        u->progress.done += len;
         if (rc == NW_OK)
-            rc = report(u, err);
+            rc = nw_progress_report(&u->progress, err);
     } while (rc == NW_OK && len > 0);
     return rc;
 }
@@ -270,16 +250,17 @@ static nw_code write_tile(unpacking *u, const nw_tensor *t, size_t tile, size_t 
         for (size_t at = 0; rc == NW_OK && at < n * size; at += NW_STREAM_PIECE)
             rc =
                 write_piece(u, t, (const unsigned char *)values + at, nw_min_size(NW_STREAM_PIECE, n * size - at), err);
-        u->done += nw_pack_strip_at(nw_checkpoint_pack(u->model->checkpoint), (size_t)record.strip_first + i).bytes;
+        u->progress.done +=
+            nw_pack_strip_at(nw_checkpoint_pack(u->model->checkpoint), (size_t)record.strip_first + i).bytes;
     }
-    return rc == NW_OK ? report(u, err) : rc;
+    return rc == NW_OK ? nw_progress_report(&u->progress, err) : rc;
 }
 
 static nw_pack_tensor packed_tensor(const unpacking *u, size_t entry_index)
 {
     const nw_checkpoint *c = u->model->checkpoint;
     const nw_tensor     *t = u->entries[entry_index].tensor;
-    return nw_pack_tensor_at(nw_checkpoint_pack(c), (size_t)(t - nw_checkpoint_tensor(c, 0)));
+    return nw_pack_tensor_at(nw_checkpoint_pack(c), nw_checkpoint_index(c, t));
 }
 
 /* A pack has no aliases: each tensor has tiles of its own. */
@@ -324,7 +305,7 @@ static nw_type config_type(const unpacking *u)
     const nw_tensor *embed = m->places[m->tensors.embed].tensor;
     if (u->options->type != NW_TYPE_KEEP || pack == NULL)
         return u->options->type;
-    nw_pack_tensor p = nw_pack_tensor_at(pack, (size_t)(embed - nw_checkpoint_tensor(m->checkpoint, 0)));
+    nw_pack_tensor p = nw_pack_tensor_at(pack, nw_checkpoint_index(m->checkpoint, embed));
     return p.stored == nw_stored_of(own_type(m, embed)) ? NW_TYPE_KEEP : types[own_type(m, embed)];
 }
 
@@ -347,50 +328,27 @@ static nw_code write_small_files(unpacking *u, nw_error *err)
 
 /* ---- together ---- */
 
-static nw_io_options io_options(const nw_model *m)
-{
-    return (nw_io_options){.choice = m->io, .depth = NW_STREAM_DEPTH, .threads = NW_STREAM_DEPTH, .log = &m->log};
-}
-
-static nw_code check_budget(const unpacking *u, nw_error *err)
+static nw_code check_budget(const unpacking *u, const nw_io_options *io, nw_error *err)
 {
     const nw_model *m = u->model;
-    nw_io_options   io = io_options(m);
-    uint64_t        budget = u->options->budget_bytes;
     size_t          count = nw_checkpoint_tensor_count(m->checkpoint);
-    uint64_t        needed = NW_DECLARED_PROCESS + nw_io_declared_bytes(&io) + m->memory.live + nw_stream_bytes() +
-                      nw_writer_declared_bytes(count) + CONVERTED_BYTES + count * sizeof(entry);
+    uint64_t        bytes = m->memory.live + nw_writer_declared_bytes(count) + CONVERTED_BYTES + count * sizeof(entry);
     if (nw_checkpoint_pack(m->checkpoint) != NULL)
-        needed += nw_pack_reader_bytes(m);
-    needed += NW_RESERVE(needed);
-    if (budget == 0 || budget >= needed)
-        return NW_OK;
-    char    have[16], need[16];
-    nw_code rc = nw_fail(err, NW_E_BUDGET, 0, "budget %s is too small: writing '%s' needs %s",
-                         nw_bytes_format(budget, false, have), u->options->dir, nw_bytes_format(needed, true, need));
-    if (err != NULL)
-        err->bytes_needed = needed;
-    return rc;
-}
-
-static nw_code open_io(unpacking *u, nw_error *err)
-{
-    nw_model     *m = u->model;
-    nw_io_options options = io_options(m);
-    if (m->hooks != NULL && m->hooks->io != NULL)
-        return nw_io_fake_open(&m->memory, m->hooks->io, NW_STREAM_DEPTH, &u->io, err);
-    return nw_io_open(&m->memory, &options, &u->io, err);
+        bytes += nw_pack_reader_bytes(m);
+    return nw_copying_check_budget(u->options->budget_bytes, bytes, io, "writing", u->options->dir, err);
 }
 
 static nw_code open_parts(unpacking *u, nw_error *err)
 {
-    nw_memory *mem = &u->model->memory;
-    uint64_t   shard_bytes = u->options->shard_bytes_max;
-    nw_code    rc = nw_model_check_files(u->model, err);
+    nw_model     *m = u->model;
+    nw_memory    *mem = &m->memory;
+    nw_io_options io = nw_copying_io(m->io, &m->log);
+    uint64_t      shard_bytes = u->options->shard_bytes_max;
+    nw_code       rc = nw_model_check_files(m, err);
     if (rc == NW_OK)
-        rc = check_budget(u, err);
+        rc = check_budget(u, &io, err);
     if (rc == NW_OK)
-        rc = open_io(u, err);
+        rc = nw_device_open(mem, m->hooks, &io, &u->io, err);
     if (rc == NW_OK)
         rc = nw_stream_open(mem, u->io, &u->stream, err);
     if (rc == NW_OK && nw_checkpoint_pack(u->model->checkpoint) != NULL)
@@ -407,8 +365,7 @@ static void close_parts(unpacking *u)
 {
     nw_memory *mem = &u->model->memory;
     nw_writer_close(u->writer);
-    if (u->converted != NULL)
-        nw_memory_unmap(mem, NW_TAG_IO, u->converted, CONVERTED_BYTES);
+    nw_memory_unmap(mem, NW_TAG_IO, u->converted, CONVERTED_BYTES);
     nw_pack_reader_close(u->reader);
     nw_stream_close(u->stream);
     nw_io_close(u->io);
@@ -417,7 +374,10 @@ static void close_parts(unpacking *u)
 
 nw_code nw_model_unpack(nw_model *m, const nw_unpack_options *options, nw_unpack_result *ret, nw_error *err)
 {
-    unpacking u = {.model = m, .options = options, .result = ret};
+    unpacking u = {.model = m,
+                   .options = options,
+                   .result = ret,
+                   .progress = {.on_progress = options->on_progress, .user = options->user}};
     *ret = (nw_unpack_result){0};
     if (options->dir == NULL || options->dir[0] == '\0')
         return nw_fail(err, NW_E_ARG, 0, "no directory to write to");

@@ -38,11 +38,12 @@ typedef struct nw_checkpoint nw_checkpoint;
  *             Every message names the file and what is wrong with it. */
 NW_MUST_USE nw_code nw_checkpoint_open(nw_memory *mem, nw_io *io, const char *path, const nw_log *log,
                                        uint64_t *read_bytes, nw_checkpoint **ret_checkpoint, nw_error *err);
-nw_checkpoint *nw_checkpoint_close(nw_checkpoint *checkpoint); /* takes NULL; returns NULL */
+nw_checkpoint      *nw_checkpoint_close(nw_checkpoint *checkpoint); /* takes NULL; returns NULL */
 
 size_t           nw_checkpoint_tensor_count(const nw_checkpoint *checkpoint);
-const nw_tensor *nw_checkpoint_tensor(const nw_checkpoint *checkpoint, size_t index); /* sorted by name */
-const nw_tensor *nw_checkpoint_find(const nw_checkpoint *checkpoint, const char *name); /* NULL: not there */
+const nw_tensor *nw_checkpoint_tensor(const nw_checkpoint *checkpoint, size_t index);           /* sorted by name */
+size_t           nw_checkpoint_index(const nw_checkpoint *checkpoint, const nw_tensor *tensor); /* of one of these */
+const nw_tensor *nw_checkpoint_find(const nw_checkpoint *checkpoint, const char *name);         /* NULL: not there */
 
 size_t         nw_checkpoint_file_count(const nw_checkpoint *checkpoint);
 const nw_file *nw_checkpoint_file(const nw_checkpoint *checkpoint, size_t index);

@@ -23,6 +23,11 @@ typedef enum {
     NW_FORM_COUNT,
 } nw_form;
 
+static inline bool nw_stored_is_quantised(nw_stored stored)
+{
+    return stored == NW_STORED_Q8 || stored == NW_STORED_Q4;
+}
+
 const char *nw_stored_name(nw_stored stored); /* "f32", "bf16", "f16", "q8", "q4": as --dtype and `info` write them */
 const char *nw_form_name(nw_form form);       /* "plain", "packed", "slim3", "slim4", "q8", "q4" */
 

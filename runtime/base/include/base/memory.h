@@ -49,6 +49,7 @@ void nw_memory_free(nw_memory *m, nw_tag tag, void *p, size_t count, size_t size
 /* A zeroed mapping at a multiple of NW_ARENA_ALIGN_MAX, not touched; huge pages are asked for when `huge`.
  * NULL when the limit or the system refuses. */
 void *nw_memory_map(nw_memory *m, nw_tag tag, size_t bytes, bool huge);
+/* Gives it back; NULL is fine. */
 void  nw_memory_unmap(nw_memory *m, nw_tag tag, void *p, size_t bytes);
 
 /* The whole of an nw_error for the last refused allocation: NW_E_MEMORY, or NW_E_BUDGET when the limit refused.
