@@ -267,11 +267,12 @@ static nw_code open_writer(packing *p, nw_error *err)
                                   .compress = compress[p->options->compress],
                                   .shard_bytes_max =
                                     p->options->shard_bytes_max != 0 ? p->options->shard_bytes_max : SHARD_BYTES_USUAL};
-    nw_pack_estimate         e;
-    nw_code                  rc = nw_model_pack_estimate(p->model, &e, err);
+    const nw_pack_estimate  *known = p->options->estimate;
+    nw_pack_estimate         made;
+    nw_code                  rc = known == NULL ? nw_model_pack_estimate(p->model, &made, err) : NW_OK;
     if (rc != NW_OK)
         return rc;
-    o.bytes_expected = nw_pack_space(&e, p->options->type, p->options->compress);
+    o.bytes_expected = nw_pack_space(known != NULL ? known : &made, p->options->type, p->options->compress);
     return nw_pack_writer_open(&p->model->memory, p->options->dir, &o, &p->writer, err);
 }
 

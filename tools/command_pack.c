@@ -5,20 +5,16 @@
 #include <string.h>
 
 #include "interrupt.h"
-#include "options.h"
 #include "transfer.h"
 
-enum { KEY_SHARD_SIZE = 512, KEY_DTYPE, KEY_COMPRESS };
+enum { KEY_DTYPE = 512, KEY_COMPRESS };
 
 typedef struct {
-    options         common;
-    nw_pack_options pack;
+    transfer_options to;
+    nw_pack_options  pack;
 } pack_options;
 
 static const struct argp_option pack_argp_options[] = {
-    {0, 0, 0, 0, "Output:", 5},
-    {"max-shard-size", KEY_SHARD_SIZE, "SIZE", 0,
-     "The most that one file holds (default 2GB, of 1000); a block is not split unless it alone is larger", 5},
     {"dtype", KEY_DTYPE, "TYPE", 0,
      "keep (default), bf16, f16 or f32; or, smaller and lossy, q8 or q4: blocks of 32 weights with one scale", 5},
     {"compress", KEY_COMPRESS, "HOW", 0,
@@ -40,7 +36,7 @@ static error_t parse_dtype(pack_options *o, const char *arg)
             return 0;
         }
     }
-    return options_fail(&o->common, "--dtype: '%s' is not keep, bf16, f16, f32, q8 or q4", arg);
+    return options_fail(&o->to.common, "--dtype: '%s' is not keep, bf16, f16, f32, q8 or q4", arg);
 }
 
 static error_t parse_compress(pack_options *o, const char *arg)
@@ -53,7 +49,7 @@ static error_t parse_compress(pack_options *o, const char *arg)
             return 0;
         }
     }
-    return options_fail(&o->common, "--compress: '%s' is not packed, slim or off", arg);
+    return options_fail(&o->to.common, "--compress: '%s' is not packed, slim or off", arg);
 }
 
 static error_t parse_pack(int key, char *arg, struct argp_state *state)
@@ -62,38 +58,26 @@ static error_t parse_pack(int key, char *arg, struct argp_state *state)
     uint64_t      threads;
     switch (key) {
     case ARGP_KEY_INIT:
-        for (size_t i = 0; i < 3; i++)
-            state->child_inputs[i] = &o->common;
-        return 0;
-    case KEY_SHARD_SIZE:
-        if (!nw_bytes_parse(arg, &o->pack.shard_bytes_max) || o->pack.shard_bytes_max == 0)
-            return options_fail(&o->common, "--max-shard-size: '%s' is not a size (like 2GB)", arg);
+        state->child_inputs[0] = &o->to;
+        for (size_t i = 1; i < 4; i++)
+            state->child_inputs[i] = &o->to.common;
         return 0;
     case KEY_DTYPE: return parse_dtype(o, arg);
     case KEY_COMPRESS: return parse_compress(o, arg);
     case 't':
         if (!options_number(arg, 1, 256, &threads))
-            return options_fail(&o->common, "--threads: '%s' is not a number from 1 to 256", arg);
+            return options_fail(&o->to.common, "--threads: '%s' is not a number from 1 to 256", arg);
         o->pack.threads = (unsigned)threads;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (o->common.model == NULL)
-            o->common.model = arg;
-        else if (o->pack.dir == NULL)
-            o->pack.dir = arg;
-        else
-            return options_fail(&o->common, "more than a source and a destination");
-        return 0;
-    case ARGP_KEY_END:
-        if (o->pack.dir == NULL)
-            return options_fail(&o->common, o->common.model == NULL ? "SRC and DST are missing" : "DST is missing");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
 
-static const struct argp_child children[] = {
-    {&options_model_argp, 0, NULL, 0}, {&options_budget_argp, 0, NULL, 0}, {&options_output_argp, 0, NULL, 0}, {0}};
+static const struct argp_child children[] = {{&transfer_argp, 0, NULL, 0},
+                                             {&options_model_argp, 0, NULL, 0},
+                                             {&options_budget_argp, 0, NULL, 0},
+                                             {&options_output_argp, 0, NULL, 0},
+                                             {0}};
 
 static const struct argp pack_argp = {
     .options = pack_argp_options,
@@ -111,7 +95,7 @@ static const struct argp pack_argp = {
 
 static void print_result(const pack_options *o, const nw_pack_result *r, double seconds)
 {
-    print_note("'%s': %zu tensors, %.3f GB of %.3f GB in %u shard%s, %.0f MB/s", o->pack.dir, r->tensor_count,
+    print_note("'%s': %zu tensors, %.3f GB of %.3f GB in %u shard%s, %.0f MB/s", o->to.dir, r->tensor_count,
                (double)r->stored_bytes / 1e9, (double)r->source_bytes / 1e9, r->shard_count,
                r->shard_count == 1 ? "" : "s", seconds > 0 ? (double)r->source_bytes / seconds / 1e6 : 0);
     if (o->pack.type == NW_TYPE_Q8 || o->pack.type == NW_TYPE_Q4)
@@ -125,51 +109,54 @@ static void print_result(const pack_options *o, const nw_pack_result *r, double 
 }
 
 /* What the choices are, before anything is written. */
-static void print_estimate(nw_model *model, const nw_pack_options *o)
+static void print_estimate(const nw_pack_estimate *e, const nw_pack_options *o)
 {
     static const struct {
         nw_type     type;
         const char *name;
     } rows[] = {{NW_TYPE_KEEP, "keep"}, {NW_TYPE_BF16, "bf16"}, {NW_TYPE_Q8, "q8"}, {NW_TYPE_Q4, "q4"}};
-    nw_pack_estimate e;
-    nw_error         err = {0};
-    if (nw_model_pack_estimate(model, &e, &err) != NW_OK)
-        return; /* what is wrong will be said by the work itself */
-    print_note("now %.3f GB, %.3f GB read for each token at the smallest budget", (double)e.plain_bytes / 1e9,
-               (double)e.plain_token_bytes / 1e9);
+    print_note("now %.3f GB, %.3f GB read for each token at the smallest budget", (double)e->plain_bytes / 1e9,
+               (double)e->plain_token_bytes / 1e9);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        print_note("  %-5s about %.3f GB, %.3f GB for each token", rows[i].name, (double)e.bytes[rows[i].type] / 1e9,
-                   (double)e.token_bytes[rows[i].type] / 1e9);
-    print_note("this pack needs %.3f GB of free space", (double)nw_pack_space(&e, o->type, o->compress) / 1e9);
-    if (e.bf16_in_f32)
+        print_note("  %-5s about %.3f GB, %.3f GB for each token", rows[i].name, (double)e->bytes[rows[i].type] / 1e9,
+                   (double)e->token_bytes[rows[i].type] / 1e9);
+    print_note("this pack needs %.3f GB of free space", (double)nw_pack_space(e, o->type, o->compress) / 1e9);
+    if (e->bf16_in_f32)
         print_note("its f32 weights are bf16 values, as far as looked: --dtype bf16 loses nothing then");
 }
 
 int command_pack(int argc, char **argv)
 {
-    pack_options o = {.common.name = "narrows pack"};
-    int          status = options_parse(&pack_argp, argc, argv, &o.common, &o);
+    pack_options o = {.to.common.name = "narrows pack"};
+    int          status = options_parse(&pack_argp, argc, argv, &o.to.common, &o);
     if (status != -1)
         return status;
     interrupt_setup();
     nw_model      *model = NULL;
     nw_error       err = {0};
     nw_pack_result result;
-    if (o.common.budget != NULL)
-        status = options_budget(&o.common);
+    if (o.to.common.budget != NULL)
+        status = options_budget(&o.to.common);
     if (status == -1)
-        status = options_open_model(&o.common, &model);
+        status = options_open_model(&o.to.common, &model);
     if (status == -1) {
-        print_estimate(model, &o.pack);
-        transfer t = transfer_start(o.common.quiet);
-        o.pack.budget_bytes = o.common.session.budget_bytes;
+        nw_pack_estimate estimate;
+        nw_error         ignored = {0}; /* what is wrong will be said by the work itself */
+        if (nw_model_pack_estimate(model, &estimate, &ignored) == NW_OK) {
+            print_estimate(&estimate, &o.pack);
+            o.pack.estimate = &estimate;
+        }
+        transfer t = transfer_start(o.to.common.quiet);
+        o.pack.dir = o.to.dir;
+        o.pack.shard_bytes_max = o.to.shard_bytes_max;
+        o.pack.budget_bytes = o.to.common.session.budget_bytes;
         o.pack.on_progress = transfer_progress;
         o.pack.user = &t;
         nw_code rc = nw_model_pack(model, &o.pack, &result, &err);
         print_progress_clear();
         if (rc == NW_OK)
             print_result(&o, &result, transfer_seconds(&t));
-        status = rc == NW_OK ? EXIT_DONE : rc == NW_E_CANCELLED ? EXIT_INTERRUPTED : print_failure(&err);
+        status = transfer_status(rc, &err);
     }
     nw_model_close(model);
     return print_finish(status);

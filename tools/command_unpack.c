@@ -5,20 +5,16 @@
 #include <string.h>
 
 #include "interrupt.h"
-#include "options.h"
 #include "transfer.h"
 
-enum { KEY_SHARD_SIZE = 512, KEY_DTYPE };
+enum { KEY_DTYPE = 512 };
 
 typedef struct {
-    options           common;
+    transfer_options  to;
     nw_unpack_options unpack;
 } unpack_options;
 
 static const struct argp_option unpack_argp_options[] = {
-    {0, 0, 0, 0, "Output:", 5},
-    {"max-shard-size", KEY_SHARD_SIZE, "SIZE", 0,
-     "The most that one file holds (default 2GB, of 1000); a block is not split unless it alone is larger", 5},
     {"dtype", KEY_DTYPE, "TYPE", 0,
      "Convert the weights: bf16, f16 or f32 (default: each as it is, or was when it was packed; q8 and q4 as f32)", 5},
     {0},
@@ -37,7 +33,7 @@ static error_t parse_dtype(unpack_options *o, const char *arg)
             return 0;
         }
     }
-    return options_fail(&o->common, "--dtype: '%s' is not bf16, f16 or f32", arg);
+    return options_fail(&o->to.common, "--dtype: '%s' is not bf16, f16 or f32", arg);
 }
 
 static error_t parse_unpack(int key, char *arg, struct argp_state *state)
@@ -45,32 +41,20 @@ static error_t parse_unpack(int key, char *arg, struct argp_state *state)
     unpack_options *o = (unpack_options *)state->input;
     switch (key) {
     case ARGP_KEY_INIT:
-        for (size_t i = 0; i < 3; i++)
-            state->child_inputs[i] = &o->common;
-        return 0;
-    case KEY_SHARD_SIZE:
-        if (!nw_bytes_parse(arg, &o->unpack.shard_bytes_max) || o->unpack.shard_bytes_max == 0)
-            return options_fail(&o->common, "--max-shard-size: '%s' is not a size (like 2GB)", arg);
+        state->child_inputs[0] = &o->to;
+        for (size_t i = 1; i < 4; i++)
+            state->child_inputs[i] = &o->to.common;
         return 0;
     case KEY_DTYPE: return parse_dtype(o, arg);
-    case ARGP_KEY_ARG:
-        if (o->common.model == NULL)
-            o->common.model = arg;
-        else if (o->unpack.dir == NULL)
-            o->unpack.dir = arg;
-        else
-            return options_fail(&o->common, "more than a source and a destination");
-        return 0;
-    case ARGP_KEY_END:
-        if (o->unpack.dir == NULL)
-            return options_fail(&o->common, o->common.model == NULL ? "SRC and DST are missing" : "DST is missing");
-        return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
 
-static const struct argp_child children[] = {
-    {&options_model_argp, 0, NULL, 0}, {&options_budget_argp, 0, NULL, 0}, {&options_output_argp, 0, NULL, 0}, {0}};
+static const struct argp_child children[] = {{&transfer_argp, 0, NULL, 0},
+                                             {&options_model_argp, 0, NULL, 0},
+                                             {&options_budget_argp, 0, NULL, 0},
+                                             {&options_output_argp, 0, NULL, 0},
+                                             {0}};
 
 static const struct argp unpack_argp = {
     .options = unpack_argp_options,
@@ -88,7 +72,7 @@ static const struct argp unpack_argp = {
 
 static void print_result(const unpack_options *o, const nw_unpack_result *r, double seconds)
 {
-    print_note("'%s': %zu tensors, %.3f GB in %u file%s, %.0f MB/s", o->unpack.dir, r->tensor_count,
+    print_note("'%s': %zu tensors, %.3f GB in %u file%s, %.0f MB/s", o->to.dir, r->tensor_count,
                (double)r->written_bytes / 1e9, r->shard_count, r->shard_count == 1 ? "" : "s",
                seconds > 0 ? (double)r->written_bytes / seconds / 1e6 : 0);
     if (r->alias_count > 0)
@@ -105,28 +89,30 @@ static void print_result(const unpack_options *o, const nw_unpack_result *r, dou
 
 int command_unpack(int argc, char **argv)
 {
-    unpack_options o = {.common.name = "narrows unpack"};
-    int            status = options_parse(&unpack_argp, argc, argv, &o.common, &o);
+    unpack_options o = {.to.common.name = "narrows unpack"};
+    int            status = options_parse(&unpack_argp, argc, argv, &o.to.common, &o);
     if (status != -1)
         return status;
     interrupt_setup();
     nw_model        *model = NULL;
     nw_error         err = {0};
     nw_unpack_result result;
-    if (o.common.budget != NULL)
-        status = options_budget(&o.common);
+    if (o.to.common.budget != NULL)
+        status = options_budget(&o.to.common);
     if (status == -1)
-        status = options_open_model(&o.common, &model);
+        status = options_open_model(&o.to.common, &model);
     if (status == -1) {
-        transfer t = transfer_start(o.common.quiet);
-        o.unpack.budget_bytes = o.common.session.budget_bytes;
+        transfer t = transfer_start(o.to.common.quiet);
+        o.unpack.dir = o.to.dir;
+        o.unpack.shard_bytes_max = o.to.shard_bytes_max;
+        o.unpack.budget_bytes = o.to.common.session.budget_bytes;
         o.unpack.on_progress = transfer_progress;
         o.unpack.user = &t;
         nw_code rc = nw_model_unpack(model, &o.unpack, &result, &err);
         print_progress_clear();
         if (rc == NW_OK)
             print_result(&o, &result, transfer_seconds(&t));
-        status = rc == NW_OK ? EXIT_DONE : rc == NW_E_CANCELLED ? EXIT_INTERRUPTED : print_failure(&err);
+        status = transfer_status(rc, &err);
     }
     nw_model_close(model);
     return print_finish(status);

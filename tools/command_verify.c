@@ -174,6 +174,6 @@ int command_verify(int argc, char **argv)
     if (rc == NW_OK)
         status = finish(&v, &result);
     else
-        status = rc == NW_E_CANCELLED ? EXIT_INTERRUPTED : print_failure(&err);
+        status = transfer_status(rc, &err);
     return print_finish(status);
 }

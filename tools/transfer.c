@@ -6,6 +6,41 @@
 #include "interrupt.h"
 #include "print.h"
 
+enum { KEY_SHARD_SIZE = 1024 };
+
+static const struct argp_option transfer_argp_options[] = {
+    {0, 0, 0, 0, "Output:", 5},
+    {"max-shard-size", KEY_SHARD_SIZE, "SIZE", 0,
+     "The most that one file holds (default 2GB, of 1000); a block is not split unless it alone is larger", 5},
+    {0},
+};
+
+static error_t parse_transfer(int key, char *arg, struct argp_state *state)
+{
+    transfer_options *o = (transfer_options *)state->input;
+    switch (key) {
+    case KEY_SHARD_SIZE:
+        if (!nw_bytes_parse(arg, &o->shard_bytes_max) || o->shard_bytes_max == 0)
+            return options_fail(&o->common, "--max-shard-size: '%s' is not a size (like 2GB)", arg);
+        return 0;
+    case ARGP_KEY_ARG:
+        if (o->common.model == NULL)
+            o->common.model = arg;
+        else if (o->dir == NULL)
+            o->dir = arg;
+        else
+            return options_fail(&o->common, "more than a source and a destination");
+        return 0;
+    case ARGP_KEY_END:
+        if (o->dir == NULL)
+            return options_fail(&o->common, o->common.model == NULL ? "SRC and DST are missing" : "DST is missing");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+const struct argp transfer_argp = {.options = transfer_argp_options, .parser = parse_transfer};
+
 static double now_seconds(void)
 {
     struct timespec t;
@@ -43,4 +78,9 @@ bool transfer_progress(void *user, uint64_t done, uint64_t total)
     else
         print_note("%s", line);
     return true;
+}
+
+int transfer_status(nw_code rc, const nw_error *err)
+{
+    return rc == NW_OK ? EXIT_DONE : rc == NW_E_CANCELLED ? EXIT_INTERRUPTED : print_failure(err);
 }

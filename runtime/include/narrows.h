@@ -189,11 +189,20 @@ NW_API NW_MUST_USE nw_code nw_model_unpack(nw_model *model, const nw_unpack_opti
 /* PACKED: smallest. SLIM: a little larger, multiplied as it is; for bf16, all else is packed. OFF: plain. */
 typedef enum { NW_COMPRESS_PACKED, NW_COMPRESS_SLIM, NW_COMPRESS_OFF } nw_compress;
 
+/* What packs of a model would be, from a sample of its strips. */
+typedef struct {
+    uint64_t weights;                        /* of matrices */
+    uint64_t plain_bytes, plain_token_bytes; /* of all weights now, and of those of one decoded token */
+    /* [NW_TYPE_KEEP], [NW_TYPE_BF16], [NW_TYPE_Q8], [NW_TYPE_Q4]; others are 0. Packed, in bytes. */
+    uint64_t bytes[NW_TYPE_Q4 + 1], token_bytes[NW_TYPE_Q4 + 1];
+    bool     bf16_in_f32; /* every f32 that was looked at is a bf16: --dtype bf16 would lose nothing */
+} nw_pack_estimate;
 typedef struct {
     const char *dir;             /* where to; new, or an empty directory */
     uint64_t    shard_bytes_max; /* of one file; 0: 2 GB. A T5 block is not split unless it alone is larger */
     nw_type     type;            /* of the weights stored; KEEP: each as it is */
     nw_compress compress;
+    const nw_pack_estimate *estimate; /* of this model, where it has been made already; NULL: it is made */
     unsigned    threads;      /* 0: as many as this process may use */
     uint64_t    budget_bytes; /* of the process; 0: what it takes */
     /* As nw_unpack_options. */
@@ -217,14 +226,7 @@ typedef struct {
 NW_API NW_MUST_USE nw_code nw_model_pack(nw_model *model, const nw_pack_options *options, nw_pack_result *ret,
                                          nw_error *err);
 
-/* What packs of a model would be, from a sample of its strips. */
-typedef struct {
-    uint64_t weights;                        /* of matrices */
-    uint64_t plain_bytes, plain_token_bytes; /* of all weights now, and of those of one decoded token */
-    /* [NW_TYPE_KEEP], [NW_TYPE_BF16], [NW_TYPE_Q8], [NW_TYPE_Q4]; others are 0. Packed, in bytes. */
-    uint64_t bytes[NW_TYPE_Q4 + 1], token_bytes[NW_TYPE_Q4 + 1];
-    bool     bf16_in_f32; /* every f32 that was looked at is a bf16: --dtype bf16 would lose nothing */
-} nw_pack_estimate;
+/* Reads one strip of every matrix. Errors: NW_E_ARG: the model is a pack; NW_E_IO; NW_E_MEMORY; NW_E_BUDGET. */
 NW_API NW_MUST_USE nw_code nw_model_pack_estimate(nw_model *model, nw_pack_estimate *ret, nw_error *err);
 
 /* Free space that a pack is not begun without: what the estimate says of its type and compression, and a sixteenth. */
