@@ -57,17 +57,24 @@ const char *nw_model_tile_path(const nw_model *m, nw_step step)
     return nw_checkpoint_file_path(m->checkpoint, tile_file(m, step));
 }
 
+nw_row_place nw_model_row_place(const nw_model *m, uint32_t id)
+{
+    const nw_cut *cut = &m->places[m->tensors.embed].cut;
+    uint64_t      in_tile = id % cut->tile_rows;
+    return (nw_row_place){.step = {.tensor = m->tensors.embed, .tile = (uint32_t)(id / cut->tile_rows)},
+                          .strip = (uint32_t)(in_tile / cut->strip_rows),
+                          .row = (size_t)(in_tile % cut->strip_rows)};
+}
+
 nw_extent nw_model_row_extent(const nw_model *m, uint32_t id)
 {
     const nw_place *p = &m->places[m->tensors.embed];
-    nw_step         step = {.tensor = m->tensors.embed, .tile = (uint32_t)(id / p->cut.tile_rows)};
-    const nw_file  *file = nw_model_tile_file(m, step);
+    nw_row_place    at = nw_model_row_place(m, id);
+    const nw_file  *file = nw_model_tile_file(m, at.step);
     nw_extent       e = {0};
-    if (in_pack(m, step.tensor)) {
-        const nw_pack *pack = nw_checkpoint_pack(m->checkpoint);
-        uint32_t       strip = (uint32_t)(id % p->cut.tile_rows / p->cut.strip_rows);
-        nw_pack_tile   t = pack_tile(m, step);
-        nw_pack_strip  s = nw_pack_strip_at(pack, (size_t)t.strip_first + strip);
+    if (in_pack(m, at.step.tensor)) {
+        nw_pack_tile  t = pack_tile(m, at.step);
+        nw_pack_strip s = nw_pack_strip_at(nw_checkpoint_pack(m->checkpoint), (size_t)t.strip_first + at.strip);
         e.offset = t.offset + s.offset;
         e.bytes = p->stride;
         e.bytes_needed = s.bytes;

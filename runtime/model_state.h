@@ -39,7 +39,7 @@ struct nw_model {
     /* The tokenizer: facts and pieces are made from the files once, when first asked for. */
     nw_tokenizer_facts facts;
     bool               facts_known, has_tokenizer;
-    char              *tokenizer_path; /* of the sentencepiece file; NULL: none */
+    char              *tokenizer_path;    /* of the sentencepiece file; NULL: none */
     char              *tokenizer_problem; /* why there is none to use; NULL: there is, or it was not looked at */
     nw_pieces         *pieces;
     nw_tokenizer      *encoder; /* loaded while prompts are encoded */
@@ -76,6 +76,14 @@ void  nw_model_string_free(nw_model *m, char *text);
 nw_extent      nw_model_extent(const nw_model *m, nw_step step);
 const nw_file *nw_model_tile_file(const nw_model *m, nw_step step);
 const char    *nw_model_tile_path(const nw_model *m, nw_step step);
+
+/* Where a row of the embedding is: the tile, the strip in it, the row in that. */
+typedef struct {
+    nw_step  step;
+    uint32_t strip;
+    size_t   row;
+} nw_row_place;
+nw_row_place nw_model_row_place(const nw_model *m, uint32_t id);
 
 /* The aligned read that fetches one row of the embedding (of a pack: the strip with it): always the same number of
  * bytes, whatever the row's place; bytes_needed ends with the row (the strip), which begins at `skip`. */

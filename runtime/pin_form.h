@@ -17,25 +17,24 @@ typedef struct {
 /* What AUTO means with these kernels: slim, unless they are the portable ones. */
 nw_pinning nw_pinning_make(nw_pin_form asked, const nw_kernels *kernels);
 
-/* The form of one tile's pin. */
-nw_pin_form nw_pin_form_of(const nw_model *m, const nw_pinning *p, nw_step step);
+/* The pin of one tile. */
+typedef struct {
+    nw_pin_form form;
+    unsigned    slim_width;
+    nw_dtype    dtype;  /* of the weights */
+    size_t      stride; /* bytes from one strip to the next, unless STORED */
+    size_t      bytes;  /* in all, a multiple of the alignment */
+} nw_pin_shape;
 
-/* Bytes from one strip to the next in a pin that is not STORED. */
-size_t nw_pin_stride(const nw_model *m, const nw_pinning *p, nw_step step);
+/* align  of what is read into. */
+nw_pin_shape nw_pin_shape_of(const nw_model *m, const nw_pinning *p, nw_step step, size_t align);
 
-/* Bytes that the pin of a tile takes, a multiple of `align`. */
-size_t nw_pin_room(const nw_model *m, const nw_pinning *p, nw_step step, size_t align);
-
-/* Writes the plain rows of a strip into its place in a pin, and points *rows there. False, with both as they were: they
- * do not fit. For any worker. */
-bool nw_pin_fill(const nw_model *m, const nw_pinning *p, const nw_kernels *kernels, nw_step step, size_t strip,
+/* Writes the plain rows of a strip, [row_count, cols], into its place in a pin, and points *rows there. False, with
+ * both as they were: they do not fit. For any worker. */
+bool nw_pin_fill(const nw_pin_shape *shape, const nw_kernels *kernels, size_t strip, size_t row_count, size_t cols,
                  unsigned char *pin, nw_rows *rows);
 
 /* The rows of a strip of a filled pin that is not STORED. */
-nw_rows nw_pin_rows(const nw_model *m, const nw_pinning *p, nw_step step, size_t strip, const unsigned char *pin);
-
-/* A row of the embedding from its filled pin that is not STORED, as f32: out [d_model]. */
-void nw_pin_row(const nw_model *m, const nw_pinning *p, const nw_kernels *kernels, uint32_t id,
-                const unsigned char *pin, float *out);
+nw_rows nw_pin_rows(const nw_pin_shape *shape, size_t strip, const unsigned char *pin);
 
 #endif

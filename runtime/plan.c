@@ -51,11 +51,10 @@ static size_t read_align(const nw_model *m)
 /* Bytes of a place that tile i of the pinned pass's schedule (then of the embedding) can be read into. */
 static size_t place_bytes(const nw_model *m, const nw_shape *s, size_t i)
 {
-    size_t steps = m->step_count[s->pinned];
-    if (i < steps)
-        return nw_pin_room(m, &s->pinning, m->steps[s->pinned][i], s->align);
-    nw_step step = {.tensor = m->tensors.embed, .tile = (uint32_t)(i - steps)};
-    return (size_t)nw_round_up(nw_model_extent(m, step).bytes, s->align);
+    size_t  steps = m->step_count[s->pinned];
+    nw_step step =
+        i < steps ? m->steps[s->pinned][i] : (nw_step){.tensor = m->tensors.embed, .tile = (uint32_t)(i - steps)};
+    return nw_pin_shape_of(m, &s->pinning, step, s->align).bytes;
 }
 
 /* Every tile that could stay, the embedding's behind the schedule's. */
@@ -95,10 +94,10 @@ static nw_code shape_make(const nw_model *m, const nw_session_options *o, nw_blu
     split_pages(s->maxima.output_tokens, &s->self_positions, &s->self_pages);
     split_pages(s->maxima.input_tokens, &s->cross_positions, &s->cross_pages);
     s->align = read_align(m);
-    const nw_kernels *kernels = o->kernels != NULL ? nw_kernels_named(o->kernels) : nw_kernels_best();
-    if (kernels == NULL)
+    b->kernels = o->kernels != NULL ? nw_kernels_named(o->kernels) : nw_kernels_best();
+    if (b->kernels == NULL)
         return nw_fail(err, NW_E_ARG, 0, "no kernels called '%s' on this machine", o->kernels);
-    s->pinning = nw_pinning_make(o->pin_form, kernels);
+    s->pinning = nw_pinning_make(o->pin_form, b->kernels);
     for (int pass = 0; pass < NW_PASS_COUNT; pass++) {
         if (pass == NW_PASS_ENCODE || s->pinned == NW_PASS_DECODE)
             widen_slot(m, (nw_pass)pass, &s->slot_bytes);

@@ -5,13 +5,14 @@
 #include "layout.h"
 
 typedef struct {
-    nw_plan       plan;
-    nw_shape      shape;
-    unsigned      threads;
-    nw_io_options io;
-    uint64_t     *pin_at;   /* [steps of shape.pinned]: offset in the region, or NW_NOT_PINNED */
-    uint64_t     *embed_at; /* [nw_embed_tiles] likewise */
-    size_t        pin_count, embed_count;
+    nw_plan           plan;
+    nw_shape          shape;
+    unsigned          threads;
+    const nw_kernels *kernels;
+    nw_io_options     io;
+    uint64_t         *pin_at;   /* [steps of shape.pinned]: offset in the region, or NW_NOT_PINNED */
+    uint64_t         *embed_at; /* [nw_embed_tiles] likewise */
+    size_t            pin_count, embed_count;
 } nw_blueprint;
 
 /* Makes the plan.
@@ -20,6 +21,6 @@ typedef struct {
  * Errors      NW_E_BUDGET: ret->plan is filled all the same, as for the smallest budget; NW_E_ARG; NW_E_MEMORY. */
 NW_MUST_USE nw_code nw_blueprint_make(nw_model *m, const nw_session_options *o, uint64_t unforeseen, nw_blueprint *ret,
                                       nw_error *err);
-void nw_blueprint_free(nw_model *m, nw_blueprint *b);
+void                nw_blueprint_free(nw_model *m, nw_blueprint *b);
 
 #endif

@@ -56,12 +56,11 @@ static bool is_damaged(nw_restore *r, uint32_t strip, const char *why)
     return false;
 }
 
-static bool restore_pack(nw_restore *r, nw_step step, uint32_t strip, const unsigned char *bytes, bool fresh,
-                         size_t worker, nw_rows *ret)
+static bool restore_pack(nw_restore *r, nw_step step, uint32_t strip, strip_at s, const unsigned char *bytes,
+                         bool fresh, size_t worker, nw_rows *ret)
 {
     const nw_place *p = &r->model->places[step.tensor];
     const nw_pack  *pack = nw_checkpoint_pack(r->model->checkpoint);
-    strip_at        s = find_strip(r->model, step, strip);
     const char     *why;
     *ret = (nw_rows){.dtype = p->tensor->dtype, .data = bytes};
     if (fresh && !r->verify_off && !nw_pack_strip_check(pack, (size_t)p->tile_first + step.tile, strip, bytes))
@@ -90,8 +89,10 @@ bool nw_restore_strip(nw_restore *r, nw_step step, uint32_t strip, const unsigne
                       nw_rows *ret)
 {
     const nw_place *p = &r->model->places[step.tensor];
-    if (nw_checkpoint_pack(r->model->checkpoint) != NULL)
-        return restore_pack(r, step, strip, tile + find_strip(r->model, step, strip).record.offset, fresh, worker, ret);
+    if (nw_checkpoint_pack(r->model->checkpoint) != NULL) {
+        strip_at s = find_strip(r->model, step, strip);
+        return restore_pack(r, step, strip, s, tile + s.record.offset, fresh, worker, ret);
+    }
     *ret = (nw_rows){.dtype = p->tensor->dtype, .data = tile + strip * p->cut.strip_rows * p->row_bytes};
     return true;
 }
@@ -109,32 +110,35 @@ nw_code nw_restore_result(nw_restore *r, nw_step step, nw_error *err)
     return rc;
 }
 
+void nw_rows_widen(const nw_kernels *kernels, const nw_rows *rows, size_t row, size_t d, float *out)
+{
+    const unsigned char *data = rows->data;
+    nw_quant             type = rows->form == NW_ROWS_Q8 ? NW_Q8 : NW_Q4;
+    switch (rows->form) {
+    case NW_ROWS_PLAIN: kernels->widen[rows->dtype](out, data + row * d * nw_dtype_bytes(rows->dtype), d); break;
+    case NW_ROWS_SLIM: kernels->widen_slim(out, data, row, 1); break;
+    case NW_ROWS_Q8:
+    case NW_ROWS_Q4:
+        kernels->widen_q[type](out, data + row * (d / NW_QUANT_BLOCK) * nw_quant_block_bytes(type), d);
+        break;
+    }
+}
+
 nw_code nw_restore_row(nw_restore *r, const nw_kernels *kernels, uint32_t id, const unsigned char *bytes, float *out,
                        nw_error *err)
 {
     const nw_model *m = r->model;
     const nw_place *p = &m->places[m->tensors.embed];
-    nw_step         step = {.tensor = m->tensors.embed, .tile = (uint32_t)(id / p->cut.tile_rows)};
+    nw_row_place    at = nw_model_row_place(m, id);
     size_t          d = m->config.d_model;
-    uint64_t        in_tile = id % p->cut.tile_rows, row = in_tile % p->cut.strip_rows;
-    nw_rows         rows = {.dtype = p->tensor->dtype, .data = bytes};
+    nw_rows         rows;
     if (nw_checkpoint_pack(m->checkpoint) == NULL) {
-        kernels->widen[rows.dtype](out, bytes, d);
+        kernels->widen[p->tensor->dtype](out, bytes, d);
         return NW_OK;
     }
-    if (!restore_pack(r, step, (uint32_t)(in_tile / p->cut.strip_rows), bytes, true, 0, &rows))
-        return nw_restore_result(r, step, err);
-    const unsigned char *data = rows.data;
-    switch (rows.form) {
-    case NW_ROWS_PLAIN: kernels->widen[rows.dtype](out, data + row * p->row_bytes, d); break;
-    case NW_ROWS_SLIM: kernels->widen_slim(out, data, (size_t)row, 1); break;
-    case NW_ROWS_Q8:
-        kernels->widen_q[NW_Q8](out, data + row * (d / NW_QUANT_BLOCK) * nw_quant_block_bytes(NW_Q8), d);
-        break;
-    case NW_ROWS_Q4:
-        kernels->widen_q[NW_Q4](out, data + row * (d / NW_QUANT_BLOCK) * nw_quant_block_bytes(NW_Q4), d);
-        break;
-    }
+    if (!restore_pack(r, at.step, at.strip, find_strip(m, at.step, at.strip), bytes, true, 0, &rows))
+        return nw_restore_result(r, at.step, err);
+    nw_rows_widen(kernels, &rows, at.row, d, out);
     return NW_OK;
 }
 

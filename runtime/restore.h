@@ -39,6 +39,9 @@ bool nw_restore_strip(nw_restore *r, nw_step step, uint32_t strip, const unsigne
 /* After all strips of a tile: NW_OK, or NW_E_IO for the first damaged one. Forgets it. */
 NW_MUST_USE nw_code nw_restore_result(nw_restore *r, nw_step step, nw_error *err);
 
+/* Row `row` of a strip's rows of d columns as f32, out [d]. */
+void nw_rows_widen(const nw_kernels *kernels, const nw_rows *rows, size_t row, size_t d, float *out);
+
 /* One row of the embedding as f32, out [d_model]. Uses the first worker's scratch.
  * bytes   where nw_model_row_extent says, or the same bytes of a tile that is resident.
  * Errors  NW_E_IO: damaged. */

@@ -166,10 +166,8 @@ static nw_code open_parts(nw_session *s, const nw_session_options *o, nw_error *
     if (rc != NW_OK)
         nw_log_line(&o->log, NW_LOG_DEBUG, "answers are ids only: %s", ignored.msg);
     malloc_trim(0);
-    s->kernels = o->kernels != NULL ? nw_kernels_named(o->kernels) : nw_kernels_best();
-    if (s->kernels == NULL)
-        return nw_fail(err, NW_E_ARG, 0, "no kernels called '%s' on this machine", o->kernels);
     rc = prepare(s, o, err);
+    s->kernels = s->blueprint.kernels;
     if (rc == NW_OK)
         rc = open_requests(s, err);
     if (rc == NW_OK)

@@ -59,29 +59,15 @@ static nw_pin *pin_of(const nw_window *w, nw_visit v)
     return &w->parts->pins[v.step];
 }
 
-static bool is_embed_pin(const nw_window *w, const nw_pin *pin)
+static nw_pin_shape pin_shape(const nw_window *w, nw_step step)
 {
-    size_t count = nw_embed_tiles(w->model, w->shape.pinned);
-    return pin >= w->parts->embed_pins && pin < w->parts->embed_pins + count;
-}
-
-/* As it is stored, so that it is read straight into its place. */
-static bool is_stored(const nw_window *w, const nw_pin *pin, nw_step step)
-{
-    return is_embed_pin(w, pin) || nw_pin_form_of(w->model, &w->shape.pinning, step) == NW_PINS_STORED;
-}
-
-static size_t pin_bytes(const nw_window *w, const nw_pin *pin, nw_step step)
-{
-    if (is_embed_pin(w, pin))
-        return (size_t)nw_round_up(nw_model_extent(w->model, step).bytes, w->shape.align);
-    return nw_pin_room(w->model, &w->shape.pinning, step, w->shape.align);
+    return nw_pin_shape_of(w->model, &w->shape.pinning, step, w->shape.align);
 }
 
 /* True if the encoder's scratch overlays the pin. */
 static bool is_overlaid(const nw_window *w, const nw_pin *pin, nw_step step)
 {
-    return pin->at + pin_bytes(w, pin, step) > w->encode_from;
+    return pin->at + pin_shape(w, step).bytes > w->encode_from;
 }
 
 /* ---- reading ---- */
@@ -112,7 +98,7 @@ static void pin_done(nw_window *w, nw_pin *pin, nw_step step, int os_errno)
     pin->os_errno = os_errno;
     pin_move(pin, NW_SLOT_READING, os_errno == 0 ? NW_SLOT_READY : NW_SLOT_FREE);
     if (os_errno == 0)
-        w->pinned_bytes += pin_bytes(w, pin, step);
+        w->pinned_bytes += pin_shape(w, step).bytes;
     drop_cached(w, step);
 }
 
@@ -177,7 +163,7 @@ static read_result read_one(nw_window *w)
         return READ_RESIDENT;
     if (pin != NULL && pin->in_slot) /* this pass's: whether it fits into its pin will show when it is used */
         return READ_BLOCKED;
-    if (pin != NULL && is_stored(w, pin, step)) {
+    if (pin != NULL && pin_shape(w, step).form == NW_PINS_STORED) {
         if (pin->os_errno != 0 || !has_room(w) || (w->scratch_in_use && is_overlaid(w, pin, step)))
             return READ_BLOCKED;
         read_pin(w, pin, step, tag_make(TAG_PIN, w->read.step));
@@ -268,7 +254,7 @@ static void empty_pin(nw_window *w, nw_pin *pin, nw_step step)
 {
     pin_move(pin, NW_SLOT_READY, NW_SLOT_FREE);
     pin->visited = false;
-    w->pinned_bytes -= pin_bytes(w, pin, step);
+    w->pinned_bytes -= pin_shape(w, step).bytes;
 }
 
 static void drop_pin(nw_window *w, nw_pin *pin, nw_step step)
@@ -380,6 +366,7 @@ nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile 
         return rc;
     w->fresh = in_slot || !pin->visited;
     w->pin = pin != NULL && !pin->unfit ? pin : NULL;
+    w->pin_shape = pin_shape(w, step);
     if (in_slot)
         slot_move(s, NW_SLOT_READY, NW_SLOT_IN_USE);
     else
@@ -403,13 +390,15 @@ bool nw_window_strip(nw_window *w, const nw_tile *tile, size_t strip, size_t wor
     nw_step        step = {.tensor = tile->tensor, .tile = tile->tile};
     nw_pin        *pin = w->pin;
     unsigned char *place = pin != NULL ? w->parts->region + pin->at : NULL;
-    if (pin != NULL && !pin->in_slot && !is_stored(w, pin, step)) {
-        *ret = nw_pin_rows(w->model, &w->shape.pinning, step, strip, place);
+    if (pin != NULL && !pin->in_slot && w->pin_shape.form != NW_PINS_STORED) {
+        *ret = nw_pin_rows(&w->pin_shape, strip, place);
         return true;
     }
     if (!nw_restore_strip(&w->parts->restore, step, (uint32_t)strip, tile->data, w->fresh, worker, ret))
         return false;
-    if (pin != NULL && pin->in_slot && !nw_pin_fill(w->model, &w->shape.pinning, w->kernels, step, strip, place, ret))
+    size_t rows = (size_t)nw_min_u64(tile->strip_rows, tile->rows - strip * tile->strip_rows);
+    if (pin != NULL && pin->in_slot &&
+        !nw_pin_fill(&w->pin_shape, w->kernels, strip, rows, (size_t)tile->cols, place, ret))
         atomic_store_explicit(&w->misfit, true, memory_order_relaxed);
     return true;
 }
@@ -429,7 +418,7 @@ static void release_slot(nw_window *w, bool damaged)
         return;
     pin_move(pin, NW_SLOT_FREE, NW_SLOT_READY);
     pin->visited = true;
-    w->pinned_bytes += pin_bytes(w, pin, step_of(w, w->at));
+    w->pinned_bytes += w->pin_shape.bytes;
 }
 
 void nw_window_release(nw_window *w, bool damaged)
@@ -470,21 +459,15 @@ nw_code nw_window_finish(nw_window *w, nw_error *err)
 
 /* ---- embedding rows ---- */
 
-static nw_step row_step(const nw_model *m, uint32_t id)
-{
-    uint32_t tile = (uint32_t)(id / m->places[m->tensors.embed].cut.tile_rows);
-    return (nw_step){.tensor = m->tensors.embed, .tile = tile};
-}
-
 /* The pinned tile of the embedding with a row, which is the head's in tied models, if a pass has had it. A tile that
  * merely happens to have arrived does not count: what is read would then depend on the disk's timing. NULL: not
  * resident. */
 static nw_pin *pin_of_row(const nw_window *w, uint32_t id)
 {
     const nw_model *m = w->model;
-    size_t          tile = row_step(m, id).tile, tiles = (size_t)m->places[m->tensors.embed].cut.tile_count;
-    bool            tied = m->tensors.embed == m->tensors.head;
-    nw_pin         *pin = NULL;
+    size_t  tile = nw_model_row_place(m, id).step.tile, tiles = (size_t)m->places[m->tensors.embed].cut.tile_count;
+    bool    tied = m->tensors.embed == m->tensors.head;
+    nw_pin *pin = NULL;
     if (tied && w->shape.pinned == NW_PASS_DECODE) /* the head's tiles end the decode schedule */
         pin = &w->parts->pins[m->step_count[NW_PASS_DECODE] - tiles + tile];
     else if (nw_embed_tiles(m, w->shape.pinned) > 0)
@@ -508,9 +491,12 @@ static nw_code resident_row(nw_window *w, const nw_kernels *kernels, uint32_t id
         memcpy(out, cached_row(w, id), w->model->config.d_model * sizeof *out);
     if (cached || pin == NULL)
         return NW_OK;
-    nw_step step = row_step(w->model, id);
-    if (!is_stored(w, pin, step)) {
-        nw_pin_row(w->model, &w->shape.pinning, kernels, id, w->parts->region + pin->at, out);
+    nw_row_place at = nw_model_row_place(w->model, id);
+    nw_step      step = at.step;
+    nw_pin_shape shape = pin_shape(w, step);
+    if (shape.form != NW_PINS_STORED) {
+        nw_rows rows = nw_pin_rows(&shape, at.strip, w->parts->region + pin->at);
+        nw_rows_widen(kernels, &rows, at.row, w->model->config.d_model, out);
         return NW_OK;
     }
     /* As far behind the tile's start in memory as in the file. */
@@ -528,7 +514,7 @@ static nw_io_op row_op(const nw_window *w, uint32_t id, size_t index)
     nw_extent       e = nw_model_row_extent(m, id);
     NW_CHECK(e.bytes <= w->shape.row_bytes);
     return (nw_io_op){.kind = NW_IO_READ,
-                      .fd = nw_model_tile_file(m, row_step(m, id))->fd,
+                      .fd = nw_model_tile_file(m, nw_model_row_place(m, id).step)->fd,
                       .offset = e.offset,
                       .buf = w->parts->row_buffers + index * w->shape.row_bytes,
                       .bytes = e.bytes,
@@ -547,7 +533,7 @@ static nw_code wait_for_rows(nw_window *w, const uint32_t *ids, size_t count, nw
         return NW_OK;
     uint32_t id = ids[__builtin_ctz(w->rows_failed)];
     nw_io_op op = row_op(w, id, 0);
-    return read_failed(w, row_step(w->model, id), op.offset, op.bytes_needed, w->row_errno, err);
+    return read_failed(w, nw_model_row_place(w->model, id).step, op.offset, op.bytes_needed, w->row_errno, err);
 }
 
 /* Reads rows ids[0 .. count), count <= NW_ROW_BATCH, into the row buffers and from there to out and the cache. */
@@ -573,7 +559,7 @@ static nw_code read_rows(nw_window *w, const nw_kernels *kernels, const uint32_t
             break;
         memcpy(cached_row(w, ids[i]), out + targets[i] * d, d * sizeof *out);
         w->parts->row_ids[ids[i] % NW_ROW_CACHE] = ids[i] + 1;
-        nw_file_drop(nw_model_tile_file(m, row_step(m, ids[i])), op.offset, op.bytes);
+        nw_file_drop(nw_model_tile_file(m, nw_model_row_place(m, ids[i]).step), op.offset, op.bytes);
     }
     return rc;
 }

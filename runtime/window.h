@@ -32,16 +32,17 @@ typedef struct {
     bool         prefetch_off;
     atomic_bool *stop; /* set from outside: acquire gives up with NW_E_CANCELLED */
 
-    nw_visit    at;           /* the visit that acquire comes to next */
-    nw_pass     next;         /* the pass expected after this one; NW_PASS_COUNT: none */
-    nw_visit    read;         /* the visit that is read next: at or ahead of `at` */
-    bool        read_crossed; /* `read` is in the next pass */
-    size_t      head, tail; /* ring: head is the slot of the oldest visit, tail the next to fill; counts, not indices */
-    bool        scratch_in_use; /* by an encoder pass and its cross pass: pins that it overlays stay empty */
-    bool        in_use;         /* a tile is acquired */
-    bool        fresh;          /* that tile was read since a pass had it */
-    nw_pin     *pin;            /* of that tile, unless it is streamed */
-    atomic_bool misfit;         /* a strip of that tile did not fit into its pin */
+    nw_visit at;           /* the visit that acquire comes to next */
+    nw_pass  next;         /* the pass expected after this one; NW_PASS_COUNT: none */
+    nw_visit read;         /* the visit that is read next: at or ahead of `at` */
+    bool     read_crossed; /* `read` is in the next pass */
+    size_t   head, tail;   /* ring: head is the slot of the oldest visit, tail the next to fill; counts, not indices */
+    bool     scratch_in_use;     /* by an encoder pass and its cross pass: pins that it overlays stay empty */
+    bool     in_use;             /* a tile is acquired */
+    bool     fresh;              /* that tile was read since a pass had it */
+    nw_pin  *pin;                /* of that tile, unless it is streamed */
+    nw_pin_shape      pin_shape; /* of that tile, pinned or not */
+    atomic_bool       misfit;    /* a strip of that tile did not fit into its pin */
     const nw_kernels *kernels;
     uint32_t          rows_done; /* bits of the row reads that have arrived; rows_failed: with an error, row_errno */
     uint32_t          rows_failed;

@@ -267,14 +267,7 @@ int command_embed(int argc, char **argv)
     status = options_budget(&e.o.common);
     if (status == -1)
         status = run(&e);
-    if (e.session != NULL && (status == EXIT_INTERRUPTED || e.o.common.verbose > 0)) {
-        nw_stats stats;
-        nw_session_stats(e.session, &stats);
-        progress_summary_texts(&stats);
-    }
-    status = status == -1 ? EXIT_DONE : status;
-    if (e.session != NULL)
-        status = budget_check_peak(e.o.common.session.budget_bytes, status);
+    status = budget_end(e.session, &e.o.common, status, progress_summary_texts);
     nw_session_close(e.session);
     nw_model_close(e.model);
     prompts_free(&e.texts);

@@ -326,14 +326,7 @@ int command_run(int argc, char **argv)
         status = open_model(&r);
     if (status == -1)
         status = run_prompts(&r);
-    if (r.session != NULL && (status == EXIT_INTERRUPTED || r.o.common.verbose > 0)) {
-        nw_stats stats;
-        nw_session_stats(r.session, &stats);
-        progress_summary(&stats);
-    }
-    status = status == -1 ? EXIT_DONE : status;
-    if (r.session != NULL)
-        status = budget_check_peak(r.o.common.session.budget_bytes, status);
+    status = budget_end(r.session, &r.o.common, status, progress_summary);
     tensor_file_abandon(&r.scores);
     nw_session_close(r.session);
     nw_model_close(r.model);
