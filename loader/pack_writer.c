@@ -72,7 +72,6 @@ nw_code nw_pack_writer_open(nw_memory *mem, const char *dir, const nw_pack_write
     copy_text(w->tool, options->tool);
     copy_text(w->compress, options->compress);
     w->shard_bytes_max = options->shard_bytes_max > 0 ? options->shard_bytes_max : UINT64_MAX;
-    w->bytes_expected = options->bytes_expected;
     nw_code rc = nw_output_open(&w->out, mem, dir, err);
     if (rc != NW_OK) {
         nw_pack_writer_close(w);
@@ -108,6 +107,11 @@ static const char *declaration_fault(const nw_pack_declaration *t)
     if (!nw_stored_bytes(t->stored, nw_min_u64(rows, cut.strip_rows), cols, &strip) || strip > NW_PACK_STRIP_BYTES_MAX)
         return "this tensor's rows are too long:";
     return cut.tile_count > NW_PACK_TILES_MAX ? "this tensor is too large:" : NULL;
+}
+
+void nw_pack_writer_expect(nw_pack_writer *writer, uint64_t bytes)
+{
+    writer->bytes_expected = bytes;
 }
 
 nw_code nw_pack_writer_declare(nw_pack_writer *writer, const nw_pack_declaration *tensor, uint32_t *ret_tensor,

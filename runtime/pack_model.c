@@ -267,13 +267,21 @@ static nw_code open_writer(packing *p, nw_error *err)
                                   .compress = compress[p->options->compress],
                                   .shard_bytes_max =
                                     p->options->shard_bytes_max != 0 ? p->options->shard_bytes_max : SHARD_BYTES_USUAL};
-    const nw_pack_estimate  *known = p->options->estimate;
-    nw_pack_estimate         made;
-    nw_code                  rc = known == NULL ? nw_model_pack_estimate(p->model, &made, err) : NW_OK;
+    return nw_pack_writer_open(&p->model->memory, p->options->dir, &o, &p->writer, err);
+}
+
+/* What there is to expect, said to the caller and asked of the disk. */
+static nw_code estimate(packing *p, nw_error *err)
+{
+    const nw_pack_options *o = p->options;
+    nw_pack_estimate       e;
+    nw_code                rc = nw_model_pack_estimate(p->model, &e, err);
     if (rc != NW_OK)
         return rc;
-    o.bytes_expected = nw_pack_space(known != NULL ? known : &made, p->options->type, p->options->compress);
-    return nw_pack_writer_open(&p->model->memory, p->options->dir, &o, &p->writer, err);
+    if (o->on_estimate != NULL)
+        o->on_estimate(o->user, &e);
+    nw_pack_writer_expect(p->writer, nw_pack_space(&e, o->type, o->compress));
+    return NW_OK;
 }
 
 static nw_code open_parts(packing *p, nw_error *err)
@@ -292,6 +300,8 @@ static nw_code open_parts(packing *p, nw_error *err)
     if (p->declared == NULL || p->placed == NULL)
         return nw_memory_fail(&m->memory, err, p->count * 5, m->path);
     rc = open_writer(p, err);
+    if (rc == NW_OK)
+        rc = estimate(p, err);
     if (rc == NW_OK)
         rc = nw_device_open(&m->memory, m->hooks, &io, &p->io, err);
     if (rc == NW_OK)

@@ -10,7 +10,7 @@ nw_pinning nw_pinning_make(nw_pin_form asked, const nw_kernels *kernels)
 {
     nw_pinning p = {.form = asked, .slim_width = kernels->slim_width};
     if (asked == NW_PINS_AUTO)
-        p.form = strcmp(kernels->name, "portable") == 0 ? NW_PINS_STORED : NW_PINS_SLIM;
+        p.form = kernels->slim_faster ? NW_PINS_SLIM : NW_PINS_STORED;
     return p;
 }
 

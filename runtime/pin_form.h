@@ -14,7 +14,7 @@ typedef struct {
     unsigned    slim_width; /* bits of a code */
 } nw_pinning;
 
-/* What AUTO means with these kernels: slim, unless they are the portable ones. */
+/* What AUTO means with these kernels: slim, where they multiply it faster. */
 nw_pinning nw_pinning_make(nw_pin_form asked, const nw_kernels *kernels);
 
 /* The pin of one tile. */

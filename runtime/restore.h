@@ -1,8 +1,7 @@
 /* From strips as they are stored to rows that kernels take.
  *
  * A checkpoint's strips are rows as they stand. A pack's are checked and, where they are packed, restored into scratch
- * of the worker that multiplies them, in its cache: restored weights never travel to memory, and the window holds one
- * form only.
+ * of the worker that multiplies them, in its cache: what is streamed does not travel to memory a second time.
  */
 #ifndef NW_RUNTIME_RESTORE_H
 #define NW_RUNTIME_RESTORE_H
@@ -19,13 +18,13 @@ typedef struct {
     unsigned char  *plain;                             /* [threads, plain_bytes] */
     unsigned char  *codecs;                            /* [threads, codec_bytes] */
     nw_packed     **packed;                            /* [threads] */
-    /* The first damage found in the tile in use. */
+    /* A damage found in the tile in use: the first that any worker came to. */
     atomic_bool damaged;
     uint32_t    damaged_strip;
     const char *why; /* NULL: its checksum */
 } nw_restore;
 
-/* Carves the scratch, nothing for a checkpoint. Also used for measuring: the arena may have no base. */
+/* Carves the scratch; nothing where no strip is packed. Also used for measuring: the arena may have no base. */
 void nw_restore_layout(nw_restore *r, nw_arena *a, const nw_model *m, size_t threads);
 
 /* Rows of a strip of a tile. Called by any worker, for strips of one tile at a time.
@@ -36,7 +35,7 @@ void nw_restore_layout(nw_restore *r, nw_arena *a, const nw_model *m, size_t thr
 bool nw_restore_strip(nw_restore *r, nw_step step, uint32_t strip, const unsigned char *tile, bool fresh, size_t worker,
                       nw_rows *ret);
 
-/* After all strips of a tile: NW_OK, or NW_E_IO for the first damaged one. Forgets it. */
+/* After all strips of a tile: NW_OK, or NW_E_IO for a damaged one (the first that a worker found). Forgets it. */
 NW_MUST_USE nw_code nw_restore_result(nw_restore *r, nw_step step, nw_error *err);
 
 /* Row `row` of a strip's rows of d columns as f32, out [d]. */

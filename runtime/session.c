@@ -43,14 +43,19 @@ static bool weights_rows(void *user, const nw_tile *tile, size_t strip, size_t w
     return nw_window_strip(&((nw_session *)user)->window, tile, strip, worker, ret);
 }
 
+static nw_code release_tile(nw_session *s, const nw_tile *tile, nw_error *err)
+{
+    nw_step step = {.tensor = tile->tensor, .tile = tile->tile};
+    nw_code rc = nw_restore_result(&s->parts.restore, step, err);
+    nw_window_release(&s->window, rc == NW_OK ? NW_TILE_USED : NW_TILE_DAMAGED);
+    return rc;
+}
+
 static nw_code weights_release(void *user, const nw_tile *tile, nw_error *err)
 {
     nw_session *s = user;
-    nw_step     step = {.tensor = tile->tensor, .tile = tile->tile};
-    nw_code     rc = nw_restore_result(&s->parts.restore, step, err);
     s->stats.weight_bytes_used += tile->rows * s->model->places[tile->tensor].row_bytes;
-    nw_window_release(&s->window, rc != NW_OK);
-    return rc;
+    return release_tile(s, tile, err);
 }
 
 static const float *weights_vector(void *user, uint32_t tensor)
@@ -237,6 +242,17 @@ static bool is_at(const request *r, uint64_t id)
     return r->id == id && r->state != REQUEST_FREE;
 }
 
+/* Weights that are no numbers make nothing but NaN, of which a token would be chosen like any other. */
+static nw_code check_numbers(const nw_session *s, const float *values, size_t count, nw_error *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (!isnan(values[i]))
+            return NW_OK;
+    }
+    return nw_fail(err, NW_E_FORMAT, 0, "%s: the model's output is not a number (NaN): its weights are damaged",
+                   s->model->path);
+}
+
 /* Fills `top` with what the request asks for, and shows it in the token. */
 static void give_candidates(const nw_session *s, const request *r, const float *logits, nw_candidate *top, nw_token *t)
 {
@@ -306,6 +322,10 @@ static nw_code decode(nw_session *s, nw_error *err)
     if (rc != NW_OK)
         return rc;
     s->stats.passes++;
+    for (size_t i = 0; i < lanes && rc == NW_OK; i++)
+        rc = check_numbers(s, s->parts.logits + i * s->model->config.vocab_size, s->model->config.vocab_size, err);
+    if (rc != NW_OK)
+        return rc;
     if (!any_first) {
         s->stats.seconds_decode += nw_system_seconds() - start;
         s->stats.decode_passes++;
@@ -423,6 +443,8 @@ nw_code nw_session_encode_view(nw_session *s, const nw_encode_request *q, const 
         return rc;
     begin_pass(s, NW_PASS_ENCODE, q->more ? NW_PASS_ENCODE : NW_PASS_COUNT);
     rc = nw_forward_encode(&s->parts.forward, &in, &made, err);
+    if (rc == NW_OK)
+        rc = check_numbers(s, made, s->model->config.d_model, err);
     if (rc != NW_OK)
         return fail_pass(s, rc);
     s->stats.prompts++;
@@ -473,6 +495,30 @@ void nw_session_on_progress(nw_session *s, void (*fn)(void *user, const nw_stats
     s->progress_user = user;
 }
 
+typedef struct {
+    nw_session    *session;
+    const nw_tile *tile;
+} strip_job;
+
+static void take_strip(void *ctx, size_t i, size_t worker)
+{
+    const strip_job *j = ctx;
+    nw_rows          rows;
+    (void)weights_rows(j->session, j->tile, i, worker, &rows); /* release says what is wrong */
+}
+
+/* A tile that is only read. What fills a pin of another form has to be restored all the same. */
+static nw_code skip_tile(nw_session *s, const nw_tile *tile, nw_error *err)
+{
+    strip_job j = {.session = s, .tile = tile};
+    if (!nw_window_fills_pin(&s->window)) {
+        nw_window_release(&s->window, NW_TILE_UNUSED);
+        return NW_OK;
+    }
+    nw_workers_run(s->workers, take_strip, &j, (size_t)tile->strips);
+    return release_tile(s, tile, err);
+}
+
 nw_code nw_session_read_pass(nw_session *s, uint64_t *ret_bytes, double *ret_seconds, nw_error *err)
 {
     const nw_model *m = s->model;
@@ -485,7 +531,7 @@ nw_code nw_session_read_pass(nw_session *s, uint64_t *ret_bytes, double *ret_sec
         nw_tile tile;
         rc = nw_window_acquire(&s->window, m->steps[pass][i].tensor, m->steps[pass][i].tile, &tile, err);
         if (rc == NW_OK)
-            nw_window_release(&s->window, false);
+            rc = skip_tile(s, &tile, err);
     }
     if (rc == NW_OK)
         rc = nw_window_finish(&s->window, err);

@@ -246,6 +246,8 @@ void nw_window_drain(nw_window *w)
     forget_errors(w->parts->pins, w->model->step_count[w->shape.pinned]);
     forget_errors(w->parts->embed_pins, nw_embed_tiles(w->model, w->shape.pinned));
     w->in_use = false;
+    w->pin = NULL;
+    atomic_store(&w->misfit, false);
     nw_window_start(w);
 }
 
@@ -268,9 +270,8 @@ static void drop_pin(nw_window *w, nw_pin *pin, nw_step step)
 }
 
 /* The encoder's scratch takes its memory: what it overlays is forgotten (no pins of its own pass, which lie before it).
- * Nothing is in flight into it: a decode pass
- * has waited for all its pins, and the reader crosses into the next decode pass only when that is expected; then it was
- * drained. */
+ * Nothing is in flight into it: a decode pass has waited for all its pins, and the reader crosses into the next decode
+ * pass only when that is expected; then it was drained. */
 static void take_scratch(nw_window *w)
 {
     for (size_t i = 0; i < w->model->step_count[w->shape.pinned]; i++)
@@ -369,8 +370,6 @@ nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile 
     w->pin_shape = pin_shape(w, step);
     if (in_slot)
         slot_move(s, NW_SLOT_READY, NW_SLOT_IN_USE);
-    else
-        pin->visited = true;
     w->in_use = true;
 
     const nw_place *place = &w->model->places[tensor];
@@ -383,6 +382,12 @@ nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile 
                      .strips = nw_cut_strips(&place->cut, nw_cut_rows(&place->cut, tile)),
                      .data = bytes + nw_model_extent(w->model, step).skip};
     return NW_OK;
+}
+
+bool nw_window_fills_pin(const nw_window *w)
+{
+    NW_CHECK(w->in_use);
+    return w->pin != NULL && w->pin->in_slot;
 }
 
 bool nw_window_strip(nw_window *w, const nw_tile *tile, size_t strip, size_t worker, nw_rows *ret)
@@ -404,7 +409,7 @@ bool nw_window_strip(nw_window *w, const nw_tile *tile, size_t strip, size_t wor
 }
 
 /* The tile at hand was in a slot. If it was to stay, its strips are in the pin now, or do not fit. */
-static void release_slot(nw_window *w, bool damaged)
+static void release_slot(nw_window *w, nw_tile_use use)
 {
     nw_pin *pin = w->pin;
     bool    misfit = atomic_exchange(&w->misfit, false);
@@ -414,21 +419,23 @@ static void release_slot(nw_window *w, bool damaged)
         return;
     pin->in_slot = false;
     pin->unfit = misfit;
-    if (damaged || misfit)
+    if (use != NW_TILE_USED || misfit)
         return;
     pin_move(pin, NW_SLOT_FREE, NW_SLOT_READY);
     pin->visited = true;
     w->pinned_bytes += w->pin_shape.bytes;
 }
 
-void nw_window_release(nw_window *w, bool damaged)
+void nw_window_release(nw_window *w, nw_tile_use use)
 {
     NW_CHECK(w->in_use);
     w->in_use = false;
     if (w->pin == NULL || w->pin->in_slot)
-        release_slot(w, damaged);
-    else if (damaged)
+        release_slot(w, use);
+    else if (use == NW_TILE_DAMAGED)
         empty_pin(w, w->pin, step_of(w, w->at));
+    else if (use == NW_TILE_USED)
+        w->pin->visited = true;
     w->at.step++;
     reap(w, false);
     pump(w);

@@ -2,11 +2,14 @@
  *
  * A pass visits the steps of its schedule in order. Each visit finds its tile in a pin, or in a slot of the ring; slots
  * are filled and freed in visit order, so the ring needs no search. Reading runs ahead of the pass along the schedule,
- * and straight on into the pass that will come next: weights do not depend on tokens. Pins are filled when
- * the reader first comes by. The only places that a tile is read into are slots and pins; nothing is copied.
+ * and straight on into the pass that will come next: weights do not depend on tokens. Slots and
+ * pins are the only places that a tile is read into. A pin that keeps a tile as it is stored is filled when the reader
+ * first comes by; one that keeps it in another form (pin_form.h), by the pass that first uses the tile, which is in a
+ * slot then.
  *
  *   slot   FREE -> READING -> READY -> IN_USE -> FREE; a failed read is READY with an error
- *   pin    FREE -> READING -> READY; FREE again when an encoder pass needs its memory, or when its read failed
+ *   pin    FREE -> READING -> READY, or FREE -> READY when its tile is released from a slot; FREE again when an encoder
+ *          pass needs its memory, when its read failed, or when what is in it turned out to be damaged
  *
  * Belongs to the session's thread. Nothing here allocates.
  */
@@ -60,10 +63,18 @@ void nw_window_start(nw_window *w);
  * ENCODE nor CROSS. */
 void nw_window_begin(nw_window *w, nw_pass pass, nw_pass next);
 
-/* nw_weights.acquire and release; a damaged tile is not kept.
+/* What was made of a tile. USED: its strips were asked for, checked and, where its pin has another form, written there.
+ * DAMAGED: one of them was not what it should be: the tile is not kept. UNUSED: no strip was asked for, so nothing is
+ * known of it, and a pin of another form is still empty. */
+typedef enum { NW_TILE_USED, NW_TILE_DAMAGED, NW_TILE_UNUSED } nw_tile_use;
+
+/* nw_weights.acquire and release.
  * Errors  NW_E_IO, NW_E_FORMAT, both with err->block; NW_E_CANCELLED. */
 NW_MUST_USE nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err);
-void                nw_window_release(nw_window *w, bool damaged);
+void                nw_window_release(nw_window *w, nw_tile_use use);
+
+/* True if the first use of the tile in use is what fills its pin. */
+bool nw_window_fills_pin(const nw_window *w);
 
 /* Rows of a strip of the tile in use, for any worker; nw_weights.rows. */
 bool nw_window_strip(nw_window *w, const nw_tile *tile, size_t strip, size_t worker, nw_rows *ret);

@@ -1,7 +1,7 @@
 /* pack: any model that runs, rewritten so that later runs read less, in order, and notice a damaged byte. */
 #include "commands.h"
 
-#include <stdio.h>
+#include <cjson/cJSON.h>
 #include <string.h>
 
 #include "interrupt.h"
@@ -12,14 +12,15 @@ enum { KEY_DTYPE = 512, KEY_COMPRESS };
 typedef struct {
     transfer_options to;
     nw_pack_options  pack;
+    transfer         transfer;
 } pack_options;
 
 static const struct argp_option pack_argp_options[] = {
     {"dtype", KEY_DTYPE, "TYPE", 0,
-     "keep (default), bf16, f16 or f32; or, smaller and lossy, q8 or q4: blocks of 32 weights with one scale", 5},
+     "keep (default), bf16, f16 or f32; or, smaller and lossy, q8 or q4: blocks of 32 weights with one scale", 2},
     {"compress", KEY_COMPRESS, "HOW", 0,
-     "packed (default): smallest; slim: a little larger, for fast disks and few cores; off. None loses a bit", 5},
-    {"threads", 't', "N", 0, "Threads that compress (default: as many as this process may use)", 5},
+     "packed (default): smallest; slim: a little larger, for fast disks and few cores; off. None loses a bit", 2},
+    {"threads", 't', "N", 0, "Threads that compress (default: as many as this process may use)", 2},
     {0},
 };
 
@@ -108,21 +109,42 @@ static void print_result(const pack_options *o, const nw_pack_result *r, double 
         print_note("%zu tensors of types that cannot be run are left out", r->skipped_count);
 }
 
-/* What the choices are, before anything is written. */
-static void print_estimate(const nw_pack_estimate *e, const nw_pack_options *o)
+/* What the choices are, before anything is written. `user` is a pack_options. */
+static void print_estimate(void *user, const nw_pack_estimate *e)
 {
     static const struct {
         nw_type     type;
         const char *name;
     } rows[] = {{NW_TYPE_KEEP, "keep"}, {NW_TYPE_BF16, "bf16"}, {NW_TYPE_Q8, "q8"}, {NW_TYPE_Q4, "q4"}};
+    const nw_pack_options *o = &((pack_options *)user)->pack;
     print_note("now %.3f GB, %.3f GB read for each token at the smallest budget", (double)e->plain_bytes / 1e9,
                (double)e->plain_token_bytes / 1e9);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         print_note("  %-5s about %.3f GB, %.3f GB for each token", rows[i].name, (double)e->bytes[rows[i].type] / 1e9,
                    (double)e->token_bytes[rows[i].type] / 1e9);
     print_note("this pack needs %.3f GB of free space", (double)nw_pack_space(e, o->type, o->compress) / 1e9);
-    if (e->bf16_in_f32)
+    if (e->bf16_in_f32 && o->type != NW_TYPE_BF16)
         print_note("its f32 weights are bf16 values, as far as looked: --dtype bf16 loses nothing then");
+}
+
+static bool on_progress(void *user, uint64_t done, uint64_t total)
+{
+    return transfer_progress(&((pack_options *)user)->transfer, done, total);
+}
+
+static void print_result_json(const pack_options *o, const nw_pack_result *r)
+{
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddStringToObject(json, "path", o->to.dir);
+    cJSON_AddNumberToObject(json, "tensor_count", (double)r->tensor_count);
+    cJSON_AddNumberToObject(json, "kept_count", (double)r->kept_count);
+    cJSON_AddNumberToObject(json, "skipped_count", (double)r->skipped_count);
+    cJSON_AddNumberToObject(json, "shard_count", r->shard_count);
+    cJSON_AddNumberToObject(json, "source_bytes", (double)r->source_bytes);
+    cJSON_AddNumberToObject(json, "stored_bytes", (double)r->stored_bytes);
+    cJSON_AddNumberToObject(json, "read_bytes", (double)r->read_bytes);
+    cJSON_AddNumberToObject(json, "rounded", (double)r->rounded);
+    transfer_print_json(json, &o->transfer);
 }
 
 int command_pack(int argc, char **argv)
@@ -140,22 +162,20 @@ int command_pack(int argc, char **argv)
     if (status == -1)
         status = options_open_model(&o.to.common, &model);
     if (status == -1) {
-        nw_pack_estimate estimate;
-        nw_error         ignored = {0}; /* what is wrong will be said by the work itself */
-        if (nw_model_pack_estimate(model, &estimate, &ignored) == NW_OK) {
-            print_estimate(&estimate, &o.pack);
-            o.pack.estimate = &estimate;
-        }
-        transfer t = transfer_start(o.to.common.quiet);
+        interrupt_hold();
+        o.transfer = transfer_start(o.to.common.quiet);
         o.pack.dir = o.to.dir;
         o.pack.shard_bytes_max = o.to.shard_bytes_max;
         o.pack.budget_bytes = o.to.common.session.budget_bytes;
-        o.pack.on_progress = transfer_progress;
-        o.pack.user = &t;
+        o.pack.on_estimate = print_estimate;
+        o.pack.on_progress = on_progress;
+        o.pack.user = &o;
         nw_code rc = nw_model_pack(model, &o.pack, &result, &err);
         print_progress_clear();
         if (rc == NW_OK)
-            print_result(&o, &result, transfer_seconds(&t));
+            print_result(&o, &result, transfer_seconds(&o.transfer));
+        if (rc == NW_OK && o.to.common.json)
+            print_result_json(&o, &result);
         status = transfer_status(rc, &err);
     }
     nw_model_close(model);

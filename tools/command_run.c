@@ -23,7 +23,7 @@ typedef struct {
     bool        lines, logprobs;
     size_t      top_count;
     const char *scores;
-    bool        scores_processed;
+    bool        scores_kind, scores_processed; /* was given; is not raw */
 } run_options;
 
 typedef struct {
@@ -88,6 +88,7 @@ static error_t parse_run(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_SCORES: o->scores = arg; return 0;
     case KEY_SCORES_KIND:
+        o->scores_kind = true;
         o->scores_processed = strcmp(arg, "processed") == 0;
         if (!o->scores_processed && strcmp(arg, "raw") != 0)
             return options_fail(&o->common, "--scores-kind: '%s' is not raw or processed", arg);
@@ -99,8 +100,13 @@ static error_t parse_run(int key, char *arg, struct argp_state *state)
             return options_fail(&o->common, "a prompt, --file and --input-ids exclude each other");
         if ((o->logprobs || o->top_count > 0) && !o->common.json)
             return options_fail(&o->common, "%s needs --json", o->logprobs ? "--logprobs" : "--top-logprobs");
-        if (o->scores != NULL && tensor_file_is_npy(o->scores))
-            return options_fail(&o->common, "--scores: sequences of different lengths need a .safetensors file");
+        if (o->scores != NULL && (!tensor_file_is_named(o->scores) || tensor_file_is_npy(o->scores)))
+            return options_fail(&o->common,
+                                "--scores: '%s' must end in .safetensors: it holds sequences of different "
+                                "lengths",
+                                o->scores);
+        if (o->scores_kind && o->scores == NULL)
+            return options_fail(&o->common, "--scores-kind needs --scores");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -304,6 +310,8 @@ static int run_prompts(run *r)
     if (status == -1)
         status = prompts_read(&r->prompts, r->model, &r->rules, &source);
     nw_model_tokenizer_release(r->model);
+    if (status == -1 && r->o.scores != NULL)
+        interrupt_hold();
     if (status == -1 && r->o.scores != NULL)
         status = tensor_file_open(&r->scores, r->o.scores, r->prompts.count);
     if (status == -1)

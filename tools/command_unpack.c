@@ -2,6 +2,7 @@
  * given, is only checked against that. */
 #include "commands.h"
 
+#include <cjson/cJSON.h>
 #include <string.h>
 
 #include "interrupt.h"
@@ -16,7 +17,7 @@ typedef struct {
 
 static const struct argp_option unpack_argp_options[] = {
     {"dtype", KEY_DTYPE, "TYPE", 0,
-     "Convert the weights: bf16, f16 or f32 (default: each as it is, or was when it was packed; q8 and q4 as f32)", 5},
+     "Convert the weights: bf16, f16 or f32 (default: each as it is, or was when it was packed; q8 and q4 as f32)", 2},
     {0},
 };
 
@@ -87,6 +88,21 @@ static void print_result(const unpack_options *o, const nw_unpack_result *r, dou
         print_note("all %llu converted weights have kept their values", (unsigned long long)r->converted);
 }
 
+static void print_result_json(const unpack_options *o, const nw_unpack_result *r, const transfer *t)
+{
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddStringToObject(json, "path", o->to.dir);
+    cJSON_AddNumberToObject(json, "tensor_count", (double)r->tensor_count);
+    cJSON_AddNumberToObject(json, "alias_count", (double)r->alias_count);
+    cJSON_AddNumberToObject(json, "shard_count", r->shard_count);
+    cJSON_AddNumberToObject(json, "written_bytes", (double)r->written_bytes);
+    cJSON_AddNumberToObject(json, "read_bytes", (double)r->read_bytes);
+    cJSON_AddNumberToObject(json, "converted", (double)r->converted);
+    cJSON_AddNumberToObject(json, "rounded", (double)r->rounded);
+    cJSON_AddBoolToObject(json, "lossy", r->lossy);
+    transfer_print_json(json, t);
+}
+
 int command_unpack(int argc, char **argv)
 {
     unpack_options o = {.to.common.name = "narrows unpack"};
@@ -103,6 +119,7 @@ int command_unpack(int argc, char **argv)
         status = options_open_model(&o.to.common, &model);
     if (status == -1) {
         transfer t = transfer_start(o.to.common.quiet);
+        interrupt_hold();
         o.unpack.dir = o.to.dir;
         o.unpack.shard_bytes_max = o.to.shard_bytes_max;
         o.unpack.budget_bytes = o.to.common.session.budget_bytes;
@@ -112,6 +129,8 @@ int command_unpack(int argc, char **argv)
         print_progress_clear();
         if (rc == NW_OK)
             print_result(&o, &result, transfer_seconds(&t));
+        if (rc == NW_OK && o.to.common.json)
+            print_result_json(&o, &result, &t);
         status = transfer_status(rc, &err);
     }
     nw_model_close(model);

@@ -176,8 +176,7 @@ static void write_json(const embedding_style *style, size_t count)
                         (unsigned long long)s.budget_bytes, (unsigned long long)s.peak_rss_bytes,
                         (unsigned long long)s.bytes_read) &&
              print_json_number(s.seconds_load) && print_text(", \"seconds_encode\": ") &&
-             print_json_number(s.seconds_encode) &&
-             print_text(", \"io\": \"%s\", \"threads\": %u}", s.io, s.threads);
+             print_json_number(s.seconds_encode) && print_text(", \"io\": \"%s\", \"threads\": %u}", s.io, s.threads);
     }
     (void)(ok && print_text("}\n") && print_flush()); /* print_finish says what is wrong with stdout */
 }

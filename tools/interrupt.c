@@ -9,16 +9,17 @@
 #include "print.h"
 
 static _Atomic(nw_session *) watched;
-static atomic_bool           stopped;
+static atomic_bool           held, stopped;
 
 static void handle(int number)
 {
     nw_session *session = atomic_load(&watched);
-    if (session == NULL)
+    if (session == NULL && !atomic_load(&held))
         _exit(EXIT_INTERRUPTED);
     signal(number, SIG_DFL);
     atomic_store(&stopped, true);
-    nw_session_stop(session);
+    if (session != NULL)
+        nw_session_stop(session);
 }
 
 void interrupt_setup(void)
@@ -27,11 +28,21 @@ void interrupt_setup(void)
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    struct sigaction before;
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* nohup asks for it to be ignored */
+        sigaction(SIGHUP, &action, NULL);
+}
+
+void interrupt_hold(void)
+{
+    atomic_store(&held, true);
 }
 
 void interrupt_watch(nw_session *session)
 {
     atomic_store(&watched, session);
+    if (session != NULL && atomic_load(&stopped))
+        nw_session_stop(session);
 }
 
 bool interrupted(void)

@@ -1,5 +1,5 @@
-/* ^C and SIGTERM. The first asks the session to stop, a second one kills; where there is nothing to stop, the first one
- * ends the program at once with status 130. */
+/* ^C, SIGTERM and SIGHUP. The first one asks what is being done to stop, a second one kills; where there is nothing to
+ * stop and nothing to clean up, the first one ends the program at once with status 130. */
 #ifndef NW_TOOLS_INTERRUPT_H
 #define NW_TOOLS_INTERRUPT_H
 
@@ -9,7 +9,11 @@
 
 void interrupt_setup(void);
 
-/* The session that a signal stops; NULL: the program simply ends. */
+/* From now on a signal is only remembered: something unfinished is on the disk, which its maker must remove. Whoever
+ * calls this looks at interrupted(). */
+void interrupt_hold(void);
+
+/* The session that a signal stops (at once, if one has come); NULL: none. */
 void interrupt_watch(nw_session *session);
 
 bool interrupted(void);

@@ -1,6 +1,9 @@
 /* narrows: which command, and what there is. Each command parses its own options (options.h). */
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "commands.h"
 #include "narrows.h"
@@ -50,8 +53,22 @@ static int dispatch(const char *name, int argc, char **argv)
     return EXIT_USAGE;
 }
 
+/* Files that are opened later must not become a standard stream that was closed: what is printed would land in them. In
+ * the wrong direction, so that writing to such a stream still fails. And a limit on the size of files is an error of
+ * the write, not the end of the program. */
+static void secure_streams(void)
+{
+    static const int modes[] = {O_WRONLY, O_RDONLY, O_RDONLY};
+    for (int fd = 0; fd < 3; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", modes[fd]) != fd)
+            _exit(EXIT_INTERNAL);
+    }
+    signal(SIGXFSZ, SIG_IGN);
+}
+
 int main(int argc, char **argv)
 {
+    secure_streams();
     nw_process_setup();
     print_setup(COLOR_AUTO, false);
     if (argc < 2) {

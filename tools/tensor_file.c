@@ -3,15 +3,19 @@
  * with the number of tensors.
  *
  * Sources  safetensors: README of the format; .npy: numpy.lib.format, version 1.0. */
+#define _XOPEN_SOURCE 700 /* realpath */
 #include "tensor_file.h"
 
 #include "print.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define DROP_BYTES ((uint64_t)8 << 20)
@@ -70,10 +74,13 @@ static bool write_at(const tensor_file *f, const void *bytes, size_t len, uint64
     return true;
 }
 
+/* Beside the target, under a name that fits wherever the target's does. */
 static bool make_temp(tensor_file *f)
 {
+    const char *slash = strrchr(f->path, '/');
+    int         dir = slash != NULL ? (int)(slash - f->path) + 1 : 0;
     for (unsigned attempt = 0; attempt < 100; attempt++) {
-        snprintf(f->temp, sizeof f->temp, "%s.tmp-%d-%u", f->path, (int)getpid(), attempt);
+        snprintf(f->temp, sizeof f->temp, "%.*s.narrows-%d-%u", dir, f->path, (int)getpid(), attempt);
         f->fd = open(f->temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
         if (f->fd >= 0)
             return true;
@@ -84,6 +91,26 @@ static bool make_temp(tensor_file *f)
     return false;
 }
 
+/* Takes the target's path. A link is followed, so that the file it leads to is what is replaced; what is no file is not
+ * replaced. Returns -1 or the exit status. */
+static int take_path(tensor_file *f, const char *path)
+{
+    struct stat st;
+    bool        exists = stat(path, &st) == 0;
+    if (exists && !S_ISREG(st.st_mode)) {
+        print_error("'%s' is there and is no regular file", path);
+        return EXIT_IO;
+    }
+    if (strlen(path) >= sizeof f->path) {
+        print_error("'%.100s...': the path is too long", path);
+        return EXIT_USAGE;
+    }
+    static_assert(sizeof f->path >= PATH_MAX, "realpath fills it");
+    if (!exists || realpath(path, f->path) == NULL)
+        memcpy(f->path, path, strlen(path) + 1);
+    return -1;
+}
+
 int tensor_file_open(tensor_file *f, const char *path, size_t tensor_max)
 {
     *f = (tensor_file){.fd = -1, .npy = tensor_file_is_npy(path)};
@@ -91,11 +118,9 @@ int tensor_file_open(tensor_file *f, const char *path, size_t tensor_max)
         print_error("'%s': the name must end in .safetensors or .npy", path);
         return EXIT_USAGE;
     }
-    if (strlen(path) >= sizeof f->path) {
-        print_error("'%.100s...': the path is too long", path);
-        return EXIT_USAGE;
-    }
-    memcpy(f->path, path, strlen(path) + 1);
+    int status = take_path(f, path);
+    if (status != -1)
+        return status;
     uint64_t room = (uint64_t)ENTRY_BYTES * (tensor_max + 1);
     f->header_bytes = f->npy ? NPY_HEADER_BYTES : 8 + (room + 7) / 8 * 8;
     if (f->header_bytes > HEADER_BYTES_MAX) {
@@ -159,8 +184,7 @@ static bool write_npy_header(const tensor_file *f)
 {
     char inner[64], header[NPY_HEADER_BYTES + 1];
     inner_text(f, inner);
-    memcpy(header, "\x93NUMPY\1", 8);
-    header[7] = 0; /* version 1.0 */
+    memcpy(header, "\x93NUMPY\1", 8); /* with the NUL: version 1.0 */
     header[8] = NPY_HEADER_BYTES - 10;
     header[9] = 0;
     /* A tuple of one has a comma behind it. */
@@ -205,6 +229,19 @@ static bool write_safetensors_end(const tensor_file *f)
     return ok;
 }
 
+/* Makes the new name last. */
+static bool sync_dir(const tensor_file *f)
+{
+    char        dir[TENSOR_PATH_MAX];
+    const char *slash = strrchr(f->path, '/');
+    snprintf(dir, sizeof dir, "%.*s", slash != NULL ? (int)(slash - f->path) + 1 : 1, slash != NULL ? f->path : ".");
+    int  fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool ok = fd >= 0 && fsync(fd) == 0;
+    if (fd >= 0)
+        close(fd);
+    return ok;
+}
+
 int tensor_file_finish(tensor_file *f)
 {
     if (!f->npy && !write_safetensors_end(f))
@@ -214,7 +251,10 @@ int tensor_file_finish(tensor_file *f)
     (void)posix_fadvise(f->fd, 0, 0, POSIX_FADV_DONTNEED);
     if (rename(f->temp, f->path) != 0)
         return fail(f);
-    close(f->fd);
     f->temp[0] = '\0';
-    return -1;
+    bool closed = close(f->fd) == 0;
+    if (closed && sync_dir(f))
+        return -1;
+    print_error("write '%s': %s", f->path, strerror(errno));
+    return EXIT_IO;
 }

@@ -5,7 +5,7 @@
  * straight to a temporary file beside the target, which takes its place by tensor_file_finish; written pages are
  * dropped from the page cache, so that a budget holds as the limit of a control group too.
  *
- * All functions print what is wrong and return -1 to go on, or the exit status.
+ * Functions that return int print what is wrong and return -1 to go on, or the exit status.
  */
 #ifndef NW_TOOLS_TENSOR_FILE_H
 #define NW_TOOLS_TENSOR_FILE_H
@@ -42,7 +42,7 @@ bool tensor_file_is_npy(const char *path);
 bool tensor_file_is_named(const char *path);
 
 /* Makes the temporary file.
- * path        the target; ends in .safetensors or .npy; replaced if it is there.
+ * path        the target; ends in .safetensors or .npy; replaced if it is there, also behind a link.
  * tensor_max  the most tensors that will be written: room for the header (.npy: 1). */
 int tensor_file_open(tensor_file *file, const char *path, size_t tensor_max);
 

@@ -1,5 +1,6 @@
 #include "transfer.h"
 
+#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -9,9 +10,9 @@
 enum { KEY_SHARD_SIZE = 1024 };
 
 static const struct argp_option transfer_argp_options[] = {
-    {0, 0, 0, 0, "Output:", 5},
+    {0, 0, 0, 0, "What is written:", 2},
     {"max-shard-size", KEY_SHARD_SIZE, "SIZE", 0,
-     "The most that one file holds (default 2GB, of 1000); a block is not split unless it alone is larger", 5},
+     "The most that one file holds (default 2GB, of 1000); a block is not split unless it alone is larger", 2},
     {0},
 };
 
@@ -83,4 +84,12 @@ bool transfer_progress(void *user, uint64_t done, uint64_t total)
 int transfer_status(nw_code rc, const nw_error *err)
 {
     return rc == NW_OK ? EXIT_DONE : rc == NW_E_CANCELLED ? EXIT_INTERRUPTED : print_failure(err);
+}
+
+void transfer_print_json(cJSON *json, const transfer *t)
+{
+    cJSON_AddNumberToObject(json, "seconds", transfer_seconds(t));
+    if (print_json(json, true))
+        print_bytes("\n", 1);
+    cJSON_Delete(json);
 }

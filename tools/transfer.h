@@ -27,6 +27,9 @@ double   transfer_seconds(const transfer *t);
 /* For on_progress of nw_model_unpack, nw_model_pack and nw_pack_check; `user` is a transfer. False after ^C. */
 bool transfer_progress(void *user, uint64_t done, uint64_t total);
 
+/* Prints an object of results, "seconds" added, and frees it. */
+void transfer_print_json(struct cJSON *json, const transfer *t);
+
 /* The exit status of what ended with `rc`, after printing what is wrong. */
 int transfer_status(nw_code rc, const nw_error *err);
 

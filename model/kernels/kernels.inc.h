@@ -494,7 +494,7 @@ static size_t argmax(const float *x, size_t n)
 }
 
 /* A variant's table, nw_kernels_portable, ...: FORMS is whose products over other forms of weights it takes. */
-#define KERNELS_TABLE(NAME, FORMS, SLIM_WIDTH, SLIM_ENCODE)                                                           \
+#define KERNELS_TABLE(NAME, FORMS, SLIM_WIDTH, SLIM_FASTER, SLIM_ENCODE)                                               \
     const nw_kernels nw_kernels_##NAME = {                                                                             \
         .name = #NAME,                                                                                                 \
         .matmul = {[NW_F32] = matmul_f32, [NW_BF16] = matmul_bf16, [NW_F16] = matmul_f16},                             \
@@ -512,6 +512,7 @@ static size_t argmax(const float *x, size_t n)
         .widen_q = {[NW_Q8] = nw_widen_q8_##FORMS, [NW_Q4] = nw_widen_q4_##FORMS},                                     \
         .slim_encode = SLIM_ENCODE,                                                                                    \
         .slim_width = SLIM_WIDTH,                                                                                      \
+        .slim_faster = SLIM_FASTER,                                                                                    \
         .argmax = argmax,                                                                                              \
         .exp_sum = exp_sum,                                                                                            \
     };

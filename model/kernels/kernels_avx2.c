@@ -4,4 +4,4 @@
 
 #include "kernels.inc.h"
 
-KERNELS_TABLE(avx2, avx2, 4, nw_slim_encode_avx2)
+KERNELS_TABLE(avx2, avx2, 4, true, nw_slim_encode_avx2)

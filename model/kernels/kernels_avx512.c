@@ -4,5 +4,5 @@
 
 #include "kernels.inc.h"
 
-KERNELS_TABLE(avx512, avx2, 4, nw_slim_encode_avx2)
-KERNELS_TABLE(avx512_vbmi2, avx512, 3, nw_slim_encode_avx512)
+KERNELS_TABLE(avx512, avx2, 4, true, nw_slim_encode_avx2)
+KERNELS_TABLE(avx512_vbmi2, avx512, 3, true, nw_slim_encode_avx512)

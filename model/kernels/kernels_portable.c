@@ -4,4 +4,4 @@
 
 #include "kernels.inc.h"
 
-KERNELS_TABLE(portable, portable, 4, nw_slim_encode)
+KERNELS_TABLE(portable, portable, 4, false, nw_slim_encode)

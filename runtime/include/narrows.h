@@ -202,11 +202,13 @@ typedef struct {
     uint64_t    shard_bytes_max; /* of one file; 0: 2 GB. A T5 block is not split unless it alone is larger */
     nw_type     type;            /* of the weights stored; KEEP: each as it is */
     nw_compress compress;
-    const nw_pack_estimate *estimate; /* of this model, where it has been made already; NULL: it is made */
     unsigned    threads;      /* 0: as many as this process may use */
     uint64_t    budget_bytes; /* of the process; 0: what it takes */
     /* As nw_unpack_options. */
     bool (*on_progress)(void *user, uint64_t done, uint64_t total);
+    /* Called once with what packs of the model would be: DST and the budget will do, and nothing has been written. May
+     * be NULL. */
+    void (*on_estimate)(void *user, const nw_pack_estimate *estimate);
     void *user;
 } nw_pack_options;
 
@@ -456,7 +458,8 @@ NW_API NW_MUST_USE nw_code nw_session_submit(nw_session *session, const nw_reque
 
 /* One pass for every live request, after encoding what has just got a lane; each then gets one token.
  * ret_live  requests that are not finished, waiting ones included; 0: nothing to do.
- * Errors    NW_E_IO, NW_E_FORMAT, NW_E_CANCELLED: all requests are dropped; the session can be used again. */
+ * Errors    NW_E_IO, NW_E_FORMAT (also: what comes out is not a number), NW_E_CANCELLED: all requests are dropped; the
+ *           session can be used again. */
 NW_API NW_MUST_USE nw_code nw_session_step(nw_session *session, size_t *ret_live, nw_error *err);
 
 /* Drops a request; unknown ids are ignored. */

@@ -21,7 +21,6 @@ typedef struct {
     const char *tool;         /* what packs it: "narrows 0.1.0" */
     const char *compress;     /* what was asked for: "packed", "slim", "off" */
     uint64_t shard_bytes_max; /* of a file; 0: one shard. A tile is never split, so a file of one tile may be larger */
-    uint64_t bytes_expected;  /* free space without which work does not begin; 0: every strip in its largest form */
 } nw_pack_writer_options;
 
 typedef struct {
@@ -45,6 +44,10 @@ typedef struct {
  * Errors  NW_E_ARG, NW_E_IO (the target exists and is not empty, no permission), NW_E_MEMORY, NW_E_BUDGET. */
 NW_MUST_USE nw_code nw_pack_writer_open(nw_memory *mem, const char *dir, const nw_pack_writer_options *options,
                                         nw_pack_writer **ret_writer, nw_error *err);
+
+/* Free space without which work does not begin. Before the first tile; never said: that for every strip in its largest
+ * form. */
+void nw_pack_writer_expect(nw_pack_writer *writer, uint64_t bytes);
 
 /* Declares one tensor; *ret_tensor names it to nw_pack_writer_schedule (not its index in the pack: those are sorted).
  * Errors  NW_E_ARG: not a name, no dimensions, too large, q8 or q4 with columns that are no multiple of 32. */

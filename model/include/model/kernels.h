@@ -81,8 +81,10 @@ typedef struct {
     /* nw_slim_encode, by its contract and to the byte, as fast as this CPU can. */
     size_t (*slim_encode)(void *dst, size_t cap, const void *src, size_t rows, size_t k, unsigned width);
 
-    /* Bits of a code that matmul_slim is fastest with: 3 or 4. It takes both. */
+    /* Bits of a code that matmul_slim is fastest with: 3 or 4. It takes both. And whether it then multiplies weights
+     * from memory faster than matmul[NW_BF16]. */
     unsigned slim_width;
+    bool     slim_faster;
 
     /* The largest value and, among equal ones, the lowest index. NaN never wins; all NaN gives index 0. n >= 1. */
     size_t (*argmax)(const float *x, size_t n);
