@@ -3,12 +3,7 @@
  * stays below it. And the states have the bits of a session that generates, whatever the budget, window, threads,
  * reader and kernels are.
  */
-#include "answers.h"
-#include "many_tiles.h"
-#include "temp_dir.h"
-
-#include <sys/wait.h>
-#include <unistd.h>
+#include "budget_cases.h"
 
 enum { TEXTS = 10 };
 
@@ -17,18 +12,6 @@ enum { RUN_STRIDE = 200, EXTRA_STRIDE = 3, FAKE_SEEDS = 3 };
 #else
 enum { RUN_STRIDE = 50, EXTRA_STRIDE = 1, FAKE_SEEDS = 8 };
 #endif
-
-static unsigned failures, cases;
-
-static void check(bool ok, const subject *s, uint64_t budget, const char *what, uint64_t have, uint64_t want)
-{
-    cases++;
-    if (ok)
-        return;
-    failures++;
-    printf("FAILED %s, budget %llu: %s: %llu, not %llu\n", s->name, (unsigned long long)budget, what,
-           (unsigned long long)have, (unsigned long long)want);
-}
 
 static nw_session_options options(const subject *s, uint64_t budget)
 {
@@ -57,49 +40,38 @@ static nw_code encode(nw_session *session, const subject *s, size_t i, bool more
 static void run_texts(const subject *s, uint64_t budget, bool more)
 {
     nw_error           err = {0};
-    nw_model          *model = NULL;
-    nw_session        *session = NULL;
-    nw_plan            plan = {0};
+    budgeted           b;
     nw_model_info      info;
     nw_session_options o = options(s, budget);
-    nw_process_setup();
-    nw_code rc = nw_model_open(&(nw_model_options){.path = s->dir, .budget_bytes = budget}, &model, &err);
-    if (rc == NW_OK)
-        rc = nw_plan_make(model, &o, &plan, &err);
-    if (rc == NW_OK)
-        rc = nw_session_open(model, &o, &session, &err);
-    check(rc == NW_OK, s, budget, err.msg, (uint64_t)rc, NW_OK);
-    if (rc != NW_OK)
+    if (!open_under_budget(s, &o, &b))
         return;
-    nw_model_describe(model, &info);
+    nw_model_describe(b.model, &info);
     float   *states = malloc(s->longest * info.d_model * sizeof *states);
-    uint64_t want = plan.read.open + plan.read.tokenizer + plan.read.vectors;
-    check(plan.read.encode + plan.read.cross + plan.read.refill == 0, s, budget, "read once a prompt", 1, 0);
-    check(plan.read.first_pass >= info.encoder_bytes, s, budget, "first pass", plan.read.first_pass,
+    uint64_t want = b.plan.read.open + b.plan.read.tokenizer + b.plan.read.vectors;
+    check(b.plan.read.encode + b.plan.read.cross + b.plan.read.refill == 0, s, budget, "read once a prompt", 1, 0);
+    check(b.plan.read.first_pass >= info.encoder_bytes, s, budget, "first pass", b.plan.read.first_pass,
           info.encoder_bytes);
     for (size_t i = 0; i < TEXTS; i++) {
-        bool another = more && i + 1 < TEXTS;
-        rc = encode(session, s, i, another, states, &err);
+        bool    another = more && i + 1 < TEXTS;
+        nw_code rc = encode(b.session, s, i, another, states, &err);
         check(rc == NW_OK, s, budget, err.msg, (uint64_t)rc, NW_OK);
-        want += i == 0 ? plan.read.first_pass : plan.read.next_pass;
-        uint64_t have = bytes_without_rows(session, &plan), ahead = another ? plan.read.ahead : 0;
+        want += i == 0 ? b.plan.read.first_pass : b.plan.read.next_pass;
+        uint64_t have = bytes_without_rows(b.session, &b.plan), ahead = another ? b.plan.read.ahead : 0;
         check(have == want + ahead, s, budget, "bytes read but for rows", have, want + ahead);
     }
     /* The last one promised more, and none came. */
-    rc = encode(session, s, 0, true, states, &err);
-    want += plan.read.next_pass + plan.read.ahead;
-    check(rc == NW_OK && bytes_without_rows(session, &plan) == want, s, budget, "bytes read, the last for nothing",
-          bytes_without_rows(session, &plan), want);
+    nw_code rc = encode(b.session, s, 0, true, states, &err);
+    want += b.plan.read.next_pass + b.plan.read.ahead;
+    check(rc == NW_OK && bytes_without_rows(b.session, &b.plan) == want, s, budget, "bytes read, the last for nothing",
+          bytes_without_rows(b.session, &b.plan), want);
     free(states);
     nw_stats stats;
-    nw_session_stats(session, &stats);
-    check(stats.accounted_bytes <= budget, s, budget, "accounted bytes", stats.accounted_bytes, budget);
-    check(stats.pinned_bytes == plan.pinned_bytes, s, budget, "pinned bytes", stats.pinned_bytes, plan.pinned_bytes);
-#ifndef NW_SANITIZED
-    check(nw_process_peak() <= budget, s, budget, "peak", nw_process_peak(), budget);
-#endif
-    nw_session_close(session);
-    nw_model_close(model);
+    nw_session_stats(b.session, &stats);
+    check_within(s, budget, &stats);
+    check(stats.pinned_bytes == b.plan.pinned_bytes, s, budget, "pinned bytes", stats.pinned_bytes,
+          b.plan.pinned_bytes);
+    nw_session_close(b.session);
+    nw_model_close(b.model);
 }
 
 static void run_more(const subject *s, uint64_t budget)
@@ -114,36 +86,12 @@ static void run_single(const subject *s, uint64_t budget)
 /* A budget that is a page too small: refused, with the one that works. */
 static void run_refusal(const subject *s, uint64_t smallest)
 {
-    nw_error           err = {0};
-    nw_model          *model = NULL;
-    nw_session        *session = NULL;
     nw_session_options o = options(s, smallest - 4096);
-    nw_code            rc = nw_model_open(&(nw_model_options){.path = s->dir}, &model, &err);
-    check(rc == NW_OK, s, smallest, err.msg, (uint64_t)rc, NW_OK);
-    rc = nw_session_open(model, &o, &session, &err);
-    check(rc == NW_E_BUDGET && session == NULL, s, smallest - 4096, "refusal", (uint64_t)rc, NW_E_BUDGET);
-    check(err.bytes_needed == smallest, s, smallest - 4096, "what a refusal names", err.bytes_needed, smallest);
-    nw_model_close(model);
-}
-
-static void in_child(void (*fn)(const subject *, uint64_t), const subject *s, uint64_t budget)
-{
-    int status = 1;
-    fflush(stdout);
-    pid_t pid = fork();
-    if (pid == 0) {
-        failures = 0;
-        fn(s, budget);
-        fflush(stdout);
-        _exit(failures > 0);
-    }
-    if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0)
-        failures++;
-    cases++;
+    check_refusal(s, &o, smallest);
 }
 
 /* Blocks of the plan: the encoder's alone, and together what the passes read less and keep. */
-static void check_blocks(nw_model *model, const nw_session_options *o, const nw_plan *plan, const subject *s)
+static void check_blocks(const subject *s, nw_model *model, const nw_session_options *o, const nw_plan *plan)
 {
     nw_plan_block blocks[64];
     nw_error      err = {0};
@@ -164,11 +112,17 @@ static void check_blocks(nw_model *model, const nw_session_options *o, const nw_
           o->budget_bytes, "pinned bytes of all blocks", pinned, plan->pinned_bytes);
 }
 
+static void visit(const subject *s, nw_model *model, const nw_session_options *o, const nw_plan *plan)
+{
+    check_blocks(s, model, o, plan);
+    run_in_child(run_more, s, o->budget_bytes);
+}
+
 static void test_reads(const subject *s)
 {
     nw_error           err = {0};
     nw_model          *model = NULL;
-    nw_plan            plan, last = {0}, generating;
+    nw_plan            plan, generating;
     nw_session_options o = options(s, (uint64_t)1 << 40);
     nw_code            rc = nw_model_open(&(nw_model_options){.path = s->dir}, &model, &err);
     check(rc == NW_OK && nw_plan_make(model, &o, &plan, &err) == NW_OK, s, 0, err.msg, 0, 0);
@@ -179,26 +133,13 @@ static void test_reads(const subject *s)
           plan.smallest, generating.smallest);
     check(plan.encode_only && plan.part.kv_self + plan.part.kv_cross == 0, s, 0, "K and V", 1, 0);
     uint64_t smallest = plan.smallest, all = plan.budget_all_resident;
-    in_child(run_refusal, s, smallest);
-    uint64_t step = (all + (4 << 20) - smallest) / 400 + 1;
-    for (unsigned i = 0; i <= 400; i++) {
-        o.budget_bytes = smallest + i * step;
-        check(nw_plan_make(model, &o, &plan, &err) == NW_OK, s, o.budget_bytes, err.msg, 0, 0);
-        check(i == 0 || plan.read.next_pass <= last.read.next_pass, s, o.budget_bytes, "more budget reads more",
-              plan.read.next_pass, last.read.next_pass);
-        check(o.budget_bytes < all || plan.read.next_pass == 0, s, o.budget_bytes, "budget_all_resident, bytes a pass",
-              plan.read.next_pass, 0);
-        last = plan;
-        if (i % RUN_STRIDE == 0) {
-            check_blocks(model, &o, &plan, s);
-            in_child(run_more, s, o.budget_bytes);
-        }
-    }
-    in_child(run_single, s, smallest);
-    in_child(run_single, s, (smallest + all) / 2);
-    in_child(run_single, s, all);
-    in_child(run_more, s, all);
-    in_child(run_more, s, all - 4096);
+    run_in_child(run_refusal, s, smallest);
+    check_plans(s, model, o, &plan, 4 << 20, RUN_STRIDE, visit);
+    run_in_child(run_single, s, smallest);
+    run_in_child(run_single, s, (smallest + all) / 2);
+    run_in_child(run_single, s, all);
+    run_in_child(run_more, s, all);
+    run_in_child(run_more, s, all - 4096);
     nw_model_close(model);
 }
 
@@ -347,27 +288,16 @@ int main(void)
 {
     static const char *const names[] = {"t5-v1.1", "t5-v1.0-tied", "umt5", "byt5", "encoder-only", "odd-sizes"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        subject s = {.name = names[i], .tokens = 1};
-        snprintf(s.dir, sizeof s.dir, "%s/goldens/%s", NW_TEST_DATA, names[i]);
-        subject_add(&s, 9, 200, 1);
-        subject_add(&s, 20, 200, 2);
+        subject s = subject_of(names[i], 1);
         test_subject(&s);
     }
-    subject numbers = {.name = "numbers-t5", .tokens = 1};
-    snprintf(numbers.dir, sizeof numbers.dir, "%s/numbers-t5", NW_TEST_DATA);
-    subject_add(&numbers, 18, 640, 1);
-    subject_add(&numbers, 10, 640, 2);
+    subject numbers = subject_of("numbers-t5", 1);
     test_subject(&numbers);
     test_interface(&numbers);
 
     temp_dir temp = temp_dir_make();
     for (int tied = 0; tied < 2; tied++) {
-        temp_path dir = temp_dir_path(&temp, tied ? "tied" : "own-head");
-        many_tiles_write(dir.text, tied, 5);
-        subject s = {.name = tied ? "many tiles, tied" : "many tiles", .tokens = 1};
-        snprintf(s.dir, sizeof s.dir, "%s", dir.text);
-        subject_add(&s, 20, MANY_TILES_VOCAB, 1);
-        subject_add(&s, 7, MANY_TILES_VOCAB, 2);
+        subject s = subject_many_tiles(&temp, tied, 1);
         test_subject(&s);
     }
     temp_dir_remove(&temp);
