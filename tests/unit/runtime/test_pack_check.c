@@ -1,35 +1,19 @@
 /* nw_pack_check, and what nw_model_pack_describe says: every flipped byte of a pack is found, by the strip it is in;
  * what keeps a check from going on is an error and no verdict. */
-#include "hooks.h"
-#include "narrows.h"
-#include "temp_dir.h"
-
-#include <errno.h>
-
-static unsigned failures;
-
-static void check(bool ok, const char *name, const char *what)
-{
-    if (!ok && failures++ < 20)
-        printf("FAILED %s: %s\n", name, what);
-}
+#include "pack_checks.h"
 
 static void make_pack(const char *from, const char *to, const nw_pack_options *how)
 {
     char            src[1024];
-    nw_model       *m = NULL;
     nw_error        err = {0};
     nw_pack_result  r;
     nw_pack_options o = *how;
     o.dir = to;
-    snprintf(src, sizeof src, "%s/%s", NW_TEST_DATA, from);
-    nw_code rc = nw_model_open(&(nw_model_options){.path = src}, &m, &err);
-    if (rc == NW_OK)
-        rc = nw_model_pack(m, &o, &r, &err);
+    golden_dir(from, src);
+    nw_code rc = model_pack(src, &o, NULL, &r, &err);
     if (rc != NW_OK)
         printf("%s\n", err.msg);
     NW_CHECK(rc == NW_OK);
-    nw_model_close(m);
 }
 
 typedef struct {
@@ -55,16 +39,6 @@ static nw_code check_pack(const char *dir, nw_hooks *hooks, seen *s, nw_pack_che
     *s = (seen){0};
     *err = (nw_error){0};
     return nw_pack_check(dir, &o, r, err);
-}
-
-static void flip(const char *path, uint64_t at)
-{
-    unsigned char byte;
-    int           fd = open(path, O_RDWR);
-    NW_CHECK(fd >= 0 && pread(fd, &byte, 1, (off_t)at) == 1);
-    byte ^= 16;
-    NW_CHECK(pwrite(fd, &byte, 1, (off_t)at) == 1);
-    close(fd);
 }
 
 /* ---- where it is ---- */
@@ -116,7 +90,7 @@ static void test_describe(const temp_dir *dir)
     nw_error     err = {0};
     nw_pack_info p;
     uint64_t     forms = 0, stored = 0, blocks = 0;
-    make_pack("goldens/odd-sizes", pack.text, &(nw_pack_options){.type = NW_TYPE_Q8});
+    make_pack("odd-sizes", pack.text, &(nw_pack_options){.type = NW_TYPE_Q8});
     NW_CHECK(nw_model_open(&(nw_model_options){.path = pack.text}, &m, &err) == NW_OK);
     check(nw_model_pack_describe(m, &p) && p.lossy && strcmp(p.name, "odd-sizes") == 0, "describe", "no lossy pack");
     for (size_t i = 0; i < NW_STORED_FORMS; i++)
@@ -150,12 +124,6 @@ static void test_describe(const temp_dir *dir)
 
 /* ---- what keeps it from looking ---- */
 
-static bool stop_half_way(void *user, uint64_t done, uint64_t total)
-{
-    (void)user;
-    return done * 2 < total;
-}
-
 static void test_refused(const temp_dir *dir)
 {
     temp_path             pack = temp_dir_path(dir, "pack"), none = temp_dir_path(dir, "none");
@@ -177,29 +145,22 @@ static void test_refused(const temp_dir *dir)
     temp_dir_empty(dir->path);
 }
 
+static nw_code faulty_check(void *user, nw_hooks *hooks, nw_error *err)
+{
+    nw_pack_check_result r;
+    seen                 s;
+    nw_code              rc = check_pack((const char *)user, hooks, &s, &r, err);
+    check(s.count == 0 && r.fault_count == 0, "faults", "a whole pack is called damaged");
+    return rc;
+}
+
 /* Any allocation and any read may fail: that is said, and is no verdict. */
 static void test_faults(const temp_dir *dir)
 {
     temp_path pack = temp_dir_path(dir, "pack");
-    uint64_t  points = 0;
-    make_pack("goldens/t5-v1.1", pack.text, &(nw_pack_options){.shard_bytes_max = 300000});
-    for (int kind = 0; kind < 2; kind++) {
-        bool fired = true;
-        for (uint64_t at = 1; fired; at++, points++) {
-            NW_CHECK(at < 100000);
-            nw_memory_fault fault = {.fail_at = kind == 0 ? at : 0};
-            nw_io_fake      io = {.seed = at, .short_percent = 10, .fail_at = kind == 1 ? at : 0, .fail_errno = EIO};
-            nw_hooks        hooks = {.memory = &fault, .io = &io};
-            nw_pack_check_result r;
-            nw_error             err;
-            seen                 s;
-            nw_code              rc = check_pack(pack.text, &hooks, &s, &r, &err);
-            fired = kind == 0 ? fault.fired : io.fired;
-            check(fired ? rc != NW_OK && err.msg[0] != '\0' : rc == NW_OK, "faults", err.msg);
-            check(s.count == 0 && r.fault_count == 0, "faults", "a whole pack is called damaged");
-        }
-    }
-    check(points > 20, "faults", "hardly any point was reached");
+    make_pack("t5-v1.1", pack.text, &(nw_pack_options){.shard_bytes_max = 300000});
+    fault_points points = check_faults("faults", 1, faulty_check, pack.text);
+    check(points.allocations + points.reads > 20, "faults", "hardly any point was reached");
     temp_dir_empty(dir->path);
 }
 

@@ -2,24 +2,13 @@
  * blocks stay together; and whatever fails leaves nothing. */
 #include "base/quant.h"
 #include "many_tiles.h"
-#include "temp_dir.h"
-#include "tensor_files.h"
-
-#include <errno.h>
+#include "pack_checks.h"
 
 #ifdef NW_SANITIZED
 enum { FAULT_STRIDE = 5 };
 #else
 enum { FAULT_STRIDE = 1 };
 #endif
-
-static unsigned failures;
-
-static void check(bool ok, const char *name, const char *what)
-{
-    if (!ok && failures++ < 20)
-        printf("FAILED %s: %s\n", name, what);
-}
 
 static bool pack(const char *name, const char *src, const nw_pack_options *o, nw_pack_result *r)
 {
@@ -35,17 +24,6 @@ static bool unpack(const char *name, const char *src, const nw_unpack_options *o
     nw_code  rc = model_unpack(src, o, NULL, r, &err);
     check(rc == NW_OK, name, err.msg);
     return rc == NW_OK;
-}
-
-static bool file_has(const char *dir, const char *file, const char *text)
-{
-    char path[1100], bytes[65536];
-    snprintf(path, sizeof path, "%s/%s", dir, file);
-    FILE *f = fopen(path, "rb");
-    NW_CHECK(f != NULL);
-    bytes[fread(bytes, 1, sizeof bytes - 1, f)] = '\0';
-    fclose(f);
-    return strstr(bytes, text) != NULL;
 }
 
 /* ---- bit for bit ---- */
@@ -335,12 +313,6 @@ static void test_shards(const temp_dir *dir)
 
 /* ---- what fails ---- */
 
-static bool stop_half_way(void *user, uint64_t done, uint64_t total)
-{
-    (void)user;
-    return done * 2 < total;
-}
-
 static void test_refused(const temp_dir *dir)
 {
     char             src[1024];
@@ -393,12 +365,7 @@ static void test_damaged(const temp_dir *dir)
         char          path[1100];
         snprintf(path, sizeof path, "%s", nw_pack_shard_path(k, tile.shard));
         tensor_files_close(&f);
-        off_t         at = (off_t)(tile.offset + strip.offset + strip.bytes / 2);
-        unsigned char byte;
-        int           fd = open(path, O_RDWR);
-        NW_CHECK(fd >= 0 && pread(fd, &byte, 1, at) == 1);
-        byte ^= 0x10;
-        NW_CHECK(pwrite(fd, &byte, 1, at) == 1 && close(fd) == 0);
+        flip(path, tile.offset + strip.offset + strip.bytes / 2);
         nw_error err = {0};
         nw_code  rc = model_unpack(packed.text, &(nw_unpack_options){.dir = out.text}, NULL, &u, &err);
         check(rc == NW_E_IO, "damaged", err.msg);
@@ -410,45 +377,11 @@ static void test_damaged(const temp_dir *dir)
     }
 }
 
-typedef nw_code (*faulty_run)(const char *src, const char *out, nw_hooks *hooks, nw_error *err);
-
-static nw_code faulty_pack(const char *src, const char *out, nw_hooks *hooks, nw_error *err)
-{
-    nw_pack_result  r;
-    nw_pack_options o = {.dir = out, .shard_bytes_max = 300000, .threads = 2};
-    return model_pack(src, &o, hooks, &r, err);
-}
-
-static nw_code faulty_unpack(const char *src, const char *out, nw_hooks *hooks, nw_error *err)
-{
-    nw_unpack_result  r;
-    nw_unpack_options o = {.dir = out, .shard_bytes_max = 300000, .type = NW_TYPE_BF16};
-    return model_unpack(src, &o, hooks, &r, err);
-}
-
 /* Any allocation and any read may fail: the target is not there then, and nothing of it beside it. */
 static void test_faults(const temp_dir *dir, const char *name, const char *src, faulty_run run)
 {
-    temp_path out = temp_dir_path(dir, "out");
-    uint64_t  points[2] = {0};
-    for (int kind = 0; kind < 2; kind++) {
-        bool fired = true;
-        for (uint64_t at = 1; fired; at += kind == 0 ? 1 : FAULT_STRIDE, points[kind]++) {
-            NW_CHECK(at < 100000);
-            nw_memory_fault fault = {.fail_at = kind == 0 ? at : 0};
-            nw_io_fake      io = {.seed = at, .short_percent = 10, .fail_at = kind == 1 ? at : 0, .fail_errno = EIO};
-            nw_hooks        hooks = {.memory = &fault, .io = &io};
-            nw_error        err = {0};
-            nw_code         rc = run(src, out.text, &hooks, &err);
-            fired = kind == 0 ? fault.fired : io.fired;
-            check(fired ? rc == (kind == 0 ? NW_E_MEMORY : NW_E_IO) && err.msg[0] != '\0' : rc == NW_OK, name, err.msg);
-            check(count_entries(dir->path) == (fired ? 0 : 1), name, "something is left");
-            temp_dir_empty(dir->path);
-        }
-    }
-    printf("%s: %llu allocations and %llu reads failed in turn\n", name, (unsigned long long)points[0],
-           (unsigned long long)points[1]);
-    check(points[0] > 20 && points[1] > 40 / FAULT_STRIDE, name, "hardly any point was reached");
+    fault_points points = check_faults(name, FAULT_STRIDE, run, &(faulty_source){name, src, dir});
+    check(points.allocations > 20 && points.reads > 40 / FAULT_STRIDE, name, "hardly any point was reached");
 }
 
 int main(void)

@@ -1,18 +1,8 @@
 /* unpack: what is written opens in the strict reader, holds the source's bytes under the source's names, keeps blocks
  * together, converts exactly where it says so, and is not there at all when anything fails. */
-#include "temp_dir.h"
-#include "tensor_files.h"
+#include "pack_checks.h"
 
-#include <errno.h>
 #include <math.h>
-
-static unsigned failures;
-
-static void check(bool ok, const char *name, const char *what)
-{
-    if (!ok && failures++ < 20)
-        printf("FAILED %s: %s\n", name, what);
-}
 
 /* Every tensor of the source is there with its type, shape and bytes, or its metadata says under which name. */
 static void compare(const char *name, const char *src, const char *dst, size_t aliases)
@@ -78,17 +68,6 @@ static void test_goldens(const temp_dir *dir)
 
 /* ---- types ---- */
 
-static void check_config_type(const char *dir, const char *type)
-{
-    char path[1100], text[4096];
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    FILE *f = fopen(path, "rb");
-    NW_CHECK(f != NULL);
-    text[fread(text, 1, sizeof text - 1, f)] = '\0';
-    fclose(f);
-    check(strstr(text, type) != NULL, dir, "config.json does not say the new type");
-}
-
 static void test_types(const temp_dir *dir)
 {
     char             src[1024];
@@ -99,7 +78,7 @@ static void test_types(const temp_dir *dir)
     nw_unpack_options o = {.dir = bf16.text, .type = NW_TYPE_BF16};
     check(model_unpack(src, &o, NULL, &r, &err) == NW_OK, "bf16", err.msg);
     check(r.rounded > 0 && r.rounded <= r.converted, "bf16", "it does not say that bits were lost");
-    check_config_type(bf16.text, "bfloat16");
+    check(file_has(bf16.text, "config.json", "bfloat16"), bf16.text, "config.json does not say the new type");
 
     /* Every element is the nearest. */
     tensor_files a, b;
@@ -137,7 +116,7 @@ static void test_types(const temp_dir *dir)
     /* f16 and back is not, but close. */
     o = (nw_unpack_options){.dir = f16.text, .type = NW_TYPE_F16};
     check(model_unpack(src, &o, NULL, &r, &err) == NW_OK && r.rounded > 0, "f16", err.msg);
-    check_config_type(f16.text, "float16");
+    check(file_has(f16.text, "config.json", "float16"), f16.text, "config.json does not say the new type");
     temp_dir_empty(dir->path);
 }
 
@@ -193,12 +172,6 @@ static void test_too_large(const temp_dir *dir)
 
 /* ---- what fails ---- */
 
-static bool stop_half_way(void *user, uint64_t done, uint64_t total)
-{
-    (void)user;
-    return done * 2 < total;
-}
-
 static void test_refused(const temp_dir *dir)
 {
     char              src[1024];
@@ -222,28 +195,10 @@ static void test_refused(const temp_dir *dir)
 /* Any allocation and any read may fail: the target is not there then, and nothing of it beside it. */
 static void test_faults(const temp_dir *dir)
 {
-    char              src[1024];
-    temp_path         out = temp_dir_path(dir, "out");
-    nw_unpack_options o = {.dir = out.text, .shard_bytes_max = 300000, .type = NW_TYPE_BF16};
+    char src[1024];
     golden_dir("three-embeddings", src);
-    uint64_t points = 0;
-    for (int kind = 0; kind < 2; kind++) {
-        bool fired = true;
-        for (uint64_t at = 1; fired; at++, points++) {
-            NW_CHECK(at < 100000);
-            nw_memory_fault  fault = {.fail_at = kind == 0 ? at : 0};
-            nw_io_fake       io = {.seed = at, .short_percent = 10, .fail_at = kind == 1 ? at : 0, .fail_errno = EIO};
-            nw_hooks         hooks = {.memory = &fault, .io = &io};
-            nw_unpack_result r;
-            nw_error         err = {0};
-            nw_code          rc = model_unpack(src, &o, &hooks, &r, &err);
-            fired = kind == 0 ? fault.fired : io.fired;
-            check(fired ? rc != NW_OK && err.msg[0] != '\0' : rc == NW_OK, "faults", err.msg);
-            check(count_entries(dir->path) == (fired ? 0 : 1), "faults", "something is left");
-            temp_dir_empty(dir->path);
-        }
-    }
-    check(points > 50, "faults", "hardly any point was reached");
+    fault_points points = check_faults("faults", 1, faulty_unpack, &(faulty_source){"faults", src, dir});
+    check(points.allocations + points.reads > 50, "faults", "hardly any point was reached");
 }
 
 int main(void)
