@@ -144,9 +144,9 @@ static inline nw_code pack_write_one(void *user, size_t tensor, uint64_t tile, n
     return pack_write_tile(k->w, k->codec, k->model, tensor, tile, err);
 }
 
-/* Writes a pack as far as tiles_max tiles; finishes it if that is all. */
-static inline nw_code pack_make_part(nw_memory *mem, const char *dir, const pack_model *m, uint64_t tiles_max,
-                                     nw_error *err)
+/* Writes a pack, each tile by `write_one` with a pack_maker, as far as tiles_max tiles; finishes it if that is all. */
+static inline nw_code pack_make_with(nw_memory *mem, const char *dir, const pack_model *m, uint64_t tiles_max,
+                                     pack_tile_fn write_one, nw_error *err)
 {
     static const nw_dtype  sources[NW_STORED_COUNT] = {NW_F32, NW_BF16, NW_F16, NW_F32, NW_BF16};
     nw_pack_writer_options options = {
@@ -177,7 +177,7 @@ static inline nw_code pack_make_part(nw_memory *mem, const char *dir, const pack
     if (rc == NW_OK)
         rc = pack_walk(m, pack_schedule_one, &k, err);
     if (rc == NW_OK)
-        rc = pack_walk(m, pack_write_one, &k, err);
+        rc = pack_walk(m, write_one, &k, err);
     if (rc == NW_OK)
         rc = nw_pack_writer_finish(k.w, err);
     nw_pack_writer_close(k.w);
@@ -187,7 +187,7 @@ static inline nw_code pack_make_part(nw_memory *mem, const char *dir, const pack
 
 static inline nw_code pack_make(nw_memory *mem, const char *dir, const pack_model *m, nw_error *err)
 {
-    return pack_make_part(mem, dir, m, UINT64_MAX, err);
+    return pack_make_with(mem, dir, m, UINT64_MAX, pack_write_one, err);
 }
 
 #endif

@@ -85,7 +85,7 @@ typedef struct {
 /* What failed left nothing; what did not, the target alone. Then the directory is empty again. */
 static inline nw_code faulty_end(const faulty_source *f, nw_code rc)
 {
-    check(count_entries(f->dir->path) == (rc == NW_OK ? 1 : 0), f->name, "something is left");
+    check(temp_dir_count(f->dir->path) == (rc == NW_OK ? 1 : 0), f->name, "something is left");
     temp_dir_empty(f->dir->path);
     return rc;
 }

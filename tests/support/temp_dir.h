@@ -75,6 +75,19 @@ static inline void temp_dir_empty(const char *path)
     closedir(listing);
 }
 
+/* How many entries a directory has. */
+static inline size_t temp_dir_count(const char *path)
+{
+    size_t count = 0;
+    DIR   *listing = opendir(path);
+    NW_CHECK(listing != NULL);
+    const struct dirent *entry;
+    while ((entry = readdir(listing)) != NULL)
+        count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+    closedir(listing);
+    return count;
+}
+
 /* Removes it and all that is in it. */
 static inline void temp_dir_remove(const temp_dir *dir)
 {

@@ -8,7 +8,6 @@
 #include "loader/checkpoint.h"
 #include "narrows.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,19 +129,6 @@ static inline nw_code model_pack(const char *src, const nw_pack_options *o, nw_h
         rc = nw_model_pack(m, o, r, err);
     nw_model_close(m);
     return rc;
-}
-
-/* Entries of a directory that are not hidden. */
-static inline size_t count_entries(const char *dir)
-{
-    size_t count = 0;
-    DIR   *d = opendir(dir);
-    NW_CHECK(d != NULL);
-    const struct dirent *e;
-    while ((e = readdir(d)) != NULL)
-        count += e->d_name[0] != '.';
-    closedir(d);
-    return count;
 }
 
 #endif

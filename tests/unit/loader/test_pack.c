@@ -5,16 +5,7 @@
 
 #include "loader/io_fake.h"
 #include "make_pack.h"
-#include "temp_dir.h"
-
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-
-#include <cmocka.h>
+#include "unfinished.h"
 
 /* cols of 70000: a strip is one row, a tile eight. */
 static const pack_tensor tensors[] = {
@@ -219,18 +210,6 @@ static void test_same_bytes(void **state)
 
 /* -- what is not finished -- */
 
-static size_t entries_in(const char *path)
-{
-    DIR   *d = opendir(path);
-    size_t count = 0;
-    assert_non_null(d);
-    const struct dirent *entry;
-    while ((entry = readdir(d)) != NULL)
-        count += entry->d_name[0] != '.';
-    closedir(d);
-    return count;
-}
-
 static void test_abandoned(void **state)
 {
     (void)state;
@@ -241,94 +220,63 @@ static void test_abandoned(void **state)
         nw_memory mem;
         nw_error  err = {0};
         nw_memory_init(&mem, UINT64_MAX, NULL);
-        assert_int_equal(pack_make_part(&mem, path.text, &m, tiles, &err), NW_E_CANCELLED);
-        assert_int_equal(entries_in(dir.path), 0);
+        assert_int_equal(pack_make_with(&mem, path.text, &m, tiles, pack_write_one, &err), NW_E_CANCELLED);
+        assert_int_equal(temp_dir_count(dir.path), 0);
         assert_int_equal(mem.live, 0);
     }
     temp_dir_remove(&dir);
 }
 
-static uint64_t kill_at;
-static nw_code  kill_one(void *user, size_t tensor, uint64_t tile, nw_error *err)
+typedef struct {
+    const char *path;
+    uint64_t    tiles;
+} killed;
+
+static nw_code write_or_die(void *user, size_t tensor, uint64_t tile, nw_error *err)
 {
-    if (kill_at-- == 0)
+    pack_maker *k = user;
+    if (k->tiles_max == 0)
         raise(SIGKILL);
     return pack_write_one(user, tensor, tile, err);
 }
 
+static int write_killed(void *user)
+{
+    const killed *k = user;
+    pack_model    m = {tensors, COUNT, 3000000, 1};
+    nw_memory     mem;
+    nw_memory_init(&mem, UINT64_MAX, NULL);
+    (void)pack_make_with(&mem, k->path, &m, k->tiles, write_or_die, NULL);
+    return 1;
+}
+
+static void check_no_pack(const char *path)
+{
+    check_refused(path);
+    assert_false(nw_pack_is(path));
+}
+
+/* Killed at a few tiles. */
 static void test_killed(void **state)
 {
     (void)state;
-    for (uint64_t at = 0; at < 12; at += 5) {
+    for (uint64_t tiles = 0; tiles < 12; tiles += 5) {
         temp_dir  dir = temp_dir_make();
         temp_path path = temp_dir_path(&dir, "p");
-        fflush(NULL);
-        pid_t child = fork();
-        assert_true(child >= 0);
-        if (child == 0) {
-            pack_model             m = {tensors, COUNT, 3000000, 1};
-            nw_memory              mem;
-            nw_pack_writer_options options = {
-                .model = "m", .tool = "t", .compress = "packed", .shard_bytes_max = 3000000};
-            pack_maker k = {.model = &m, .tiles_max = UINT64_MAX};
-            size_t     bytes = nw_packed_workspace_bytes(NW_PACKED_ENCODE);
-            k.codec = nw_packed_init(aligned_alloc(64, bytes), bytes, NW_PACKED_ENCODE);
-            nw_memory_init(&mem, UINT64_MAX, NULL);
-            nw_code rc = nw_pack_writer_open(&mem, path.text, &options, &k.w, NULL);
-            for (size_t i = 0; i < COUNT && rc == NW_OK; i++) {
-                nw_pack_declaration d = {.name = tensors[i].name,
-                                         .stored = tensors[i].stored,
-                                         .dim_count = tensors[i].dim_count,
-                                         .dims = {tensors[i].dims[0], tensors[i].dims[1]},
-                                         .stride = tensors[i].stride};
-                rc = nw_pack_writer_declare(k.w, &d, &k.ids[i], NULL);
-            }
-            kill_at = at;
-            if (rc == NW_OK && pack_walk(&m, pack_schedule_one, &k, NULL) == NW_OK)
-                (void)pack_walk(&m, kill_one, &k, NULL);
-            _exit(1);
-        }
-        int status = 0;
-        assert_int_equal(waitpid(child, &status, 0), child);
-        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-        check_refused(path.text);
-        assert_false(nw_pack_is(path.text));
-        DIR *d = opendir(dir.path);
-        assert_non_null(d);
-        const struct dirent *entry;
-        while ((entry = readdir(d)) != NULL) {
-            if (entry->d_name[0] != '.')
-                check_refused(temp_dir_path(&dir, entry->d_name).text);
-        }
-        closedir(d);
+        check_killed(write_killed, &(killed){path.text, tiles}, &dir, "p", check_no_pack);
         temp_dir_remove(&dir);
     }
 }
 
-/* A full disk, by the limit on a file's size. */
+static nw_code write_all(nw_memory *mem, const char *path, nw_error *err)
+{
+    return pack_make(mem, path, &(pack_model){tensors, COUNT, 0, 1}, err);
+}
+
 static void test_no_room(void **state)
 {
     (void)state;
-    temp_dir      dir = temp_dir_make();
-    temp_path     path = temp_dir_path(&dir, "p");
-    pack_model    m = {tensors, COUNT, 0, 1};
-    struct rlimit before, small;
-    nw_memory     mem;
-    nw_error      err = {0};
-    nw_memory_init(&mem, UINT64_MAX, NULL);
-    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
-    small = before;
-    small.rlim_cur = 2 << 20;
-    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-    nw_code rc = pack_make(&mem, path.text, &m, &err);
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-    signal(SIGXFSZ, handler);
-    assert_int_equal(rc, NW_E_IO);
-    assert_true(err.os_errno != 0);
-    assert_int_equal(entries_in(dir.path), 0);
-    assert_int_equal(mem.live, 0);
-    temp_dir_remove(&dir);
+    check_no_room(write_all, 2 << 20);
 }
 
 static void test_target(void **state)
@@ -347,7 +295,7 @@ static void test_target(void **state)
     reader r;
     assert_int_equal(reader_open(&r, path.text), NW_OK);
     reader_close(&r);
-    assert_int_equal(entries_in(dir.path), 1);
+    assert_int_equal(temp_dir_count(dir.path), 1);
     assert_int_equal(mem.live, 0);
     temp_dir_remove(&dir);
 }
@@ -407,95 +355,73 @@ static void test_refused(void **state)
             }
         }
         nw_pack_writer_close(w);
-        assert_int_equal(entries_in(dir.path), 0);
+        assert_int_equal(temp_dir_count(dir.path), 0);
         assert_int_equal(mem.live, 0);
     }
     temp_dir_remove(&dir);
+}
+
+static nw_code write_small(nw_memory *mem, const char *path, nw_error *err)
+{
+    return pack_make(mem, path, &(pack_model){tensors + 7, COUNT - 7, 1, 1}, err);
+}
+
+/* Opens and verifies a whole pack while each of its reads, or of its allocations, fails once for good. */
+static void check_verify_faults(const char *path, bool reads)
+{
+    bool fired = true;
+    for (uint64_t at = 1; fired; at++) {
+        assert_true(at < (reads ? 100 : 200));
+        nw_memory_fault        fault = {0};
+        nw_io_fake             fake = {.seed = at, .fail_at = reads ? at : 0, .fail_errno = at % 2 ? 5 : NW_IO_EOF};
+        nw_pack_verify_options options = {0};
+        nw_memory              mem;
+        nw_error               err = {0};
+        nw_io                 *io = NULL;
+        nw_pack               *pack = NULL;
+        uint64_t               faults = 0;
+        nw_memory_init(&mem, UINT64_MAX, &fault);
+        assert_int_equal(nw_io_fake_open(&mem, &fake, 4, &io, &err), NW_OK);
+        fault.seen = 0;
+        fault.fail_at = reads ? 0 : at;
+        nw_code rc = nw_pack_open(&mem, io, path, NULL, &pack, &err);
+        if (rc == NW_OK)
+            rc = nw_pack_verify(&mem, io, pack, &options, NULL, &faults, &err);
+        nw_pack_close(pack);
+        nw_io_close(io);
+        assert_int_equal(mem.live, 0);
+        fired = reads ? fake.fired : fault.fired;
+        if (!fired) {
+            assert_int_equal(rc, NW_OK);
+            assert_true(at > 8);
+        } else if (reads) {
+            assert_true(rc == NW_E_IO || rc == NW_E_FORMAT);
+            assert_non_null(strstr(err.msg, path));
+        } else {
+            assert_int_equal(rc, NW_E_MEMORY);
+        }
+    }
 }
 
 static void test_every_allocation(void **state)
 {
     (void)state;
-    temp_dir   dir = temp_dir_make();
-    temp_path  path = temp_dir_path(&dir, "p");
-    pack_model m = {tensors + 7, COUNT - 7, 1, 1};
-    bool       written = false;
-    for (uint64_t at = 1; !written; at++) {
-        assert_true(at < 200);
-        nw_memory_fault fault = {.fail_at = at};
-        nw_memory       mem;
-        nw_error        err = {0};
-        nw_memory_init(&mem, UINT64_MAX, &fault);
-        nw_code rc = pack_make(&mem, path.text, &m, &err);
-        assert_int_equal(mem.live, 0);
-        written = !fault.fired;
-        assert_int_equal(rc, written ? NW_OK : NW_E_MEMORY);
-        assert_int_equal(entries_in(dir.path), written);
-        assert_true(!written || at > 8);
-    }
-    for (uint64_t at = 1;; at++) {
-        assert_true(at < 200);
-        nw_memory_fault fault = {0};
-        nw_io_fake      fake = {.seed = at};
-        nw_memory       mem;
-        nw_error        err = {0};
-        nw_io          *io = NULL;
-        nw_pack        *pack = NULL;
-        uint64_t        faults = 0;
-        nw_memory_init(&mem, UINT64_MAX, &fault);
-        assert_int_equal(nw_io_fake_open(&mem, &fake, 4, &io, &err), NW_OK);
-        fault.seen = 0;
-        fault.fail_at = at;
-        nw_code                rc = nw_pack_open(&mem, io, path.text, NULL, &pack, &err);
-        nw_pack_verify_options options = {0};
-        if (rc == NW_OK)
-            rc = nw_pack_verify(&mem, io, pack, &options, NULL, &faults, &err);
-        nw_pack_close(pack);
-        nw_io_close(io);
-        assert_int_equal(mem.live, 0);
-        if (!fault.fired) {
-            assert_int_equal(rc, NW_OK);
-            assert_true(at > 8);
-            break;
-        }
-        assert_int_equal(rc, NW_E_MEMORY);
-    }
+    temp_dir  dir = temp_dir_make();
+    temp_path path = temp_dir_path(&dir, "p");
+    check_every_allocation(write_small, &dir, path.text, 8, 200);
+    check_verify_faults(path.text, false);
     temp_dir_remove(&dir);
 }
 
-/* Every read fails once for good. */
 static void test_every_read(void **state)
 {
     (void)state;
-    temp_dir   dir = temp_dir_make();
-    temp_path  path = temp_dir_path(&dir, "p");
-    pack_model m = {tensors + 7, COUNT - 7, 1, 1};
-    nw_memory  mem;
+    temp_dir  dir = temp_dir_make();
+    temp_path path = temp_dir_path(&dir, "p");
+    nw_memory mem;
     nw_memory_init(&mem, UINT64_MAX, NULL);
-    assert_int_equal(pack_make(&mem, path.text, &m, NULL), NW_OK);
-    for (uint64_t at = 1;; at++) {
-        assert_true(at < 100);
-        nw_io_fake fake = {.seed = at, .fail_at = at, .fail_errno = at % 2 ? 5 : NW_IO_EOF};
-        nw_error   err = {0};
-        nw_io     *io = NULL;
-        nw_pack   *pack = NULL;
-        uint64_t   faults = 0;
-        assert_int_equal(nw_io_fake_open(&mem, &fake, 4, &io, &err), NW_OK);
-        nw_code                rc = nw_pack_open(&mem, io, path.text, NULL, &pack, &err);
-        nw_pack_verify_options options = {0};
-        if (rc == NW_OK)
-            rc = nw_pack_verify(&mem, io, pack, &options, NULL, &faults, &err);
-        nw_pack_close(pack);
-        nw_io_close(io);
-        assert_int_equal(mem.live, 0);
-        if (!fake.fired) {
-            assert_int_equal(rc, NW_OK);
-            assert_true(at > 8);
-            break;
-        }
-        assert_true(rc == NW_E_IO || rc == NW_E_FORMAT);
-        assert_non_null(strstr(err.msg, path.text));
-    }
+    assert_int_equal(write_small(&mem, path.text, NULL), NW_OK);
+    check_verify_faults(path.text, true);
     temp_dir_remove(&dir);
 }
 

@@ -5,22 +5,14 @@
 
 #include "loader/checkpoint.h"
 #include "loader/io_fake.h"
-#include "temp_dir.h"
+#include "unfinished.h"
 
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
-#include <sys/wait.h>
-
-#include <cmocka.h>
 
 typedef struct {
     const char *name;
@@ -98,18 +90,6 @@ static nw_code write_model(nw_memory *m, const char *path, uint64_t shard_max, s
         rc = nw_writer_finish(w, err);
     nw_writer_close(w);
     return rc;
-}
-
-static size_t entries_in(const char *path)
-{
-    DIR   *d = opendir(path);
-    size_t count = 0;
-    assert_non_null(d);
-    const struct dirent *entry;
-    while ((entry = readdir(d)) != NULL)
-        count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
-    closedir(d);
-    return count;
 }
 
 /* -- reading back -- */
@@ -195,8 +175,8 @@ static void test_round_trip(void **state)
         assert_int_equal(m.live, 0);
         assert_true(m.peak < 2 << 20); /* a buffer, never the data */
         check_model(path.text, cases[i].files);
-        assert_int_equal(entries_in(path.text), cases[i].files + (cases[i].files > 1) + 1);
-        assert_int_equal(entries_in(dir.path), i + 1); /* no temporary directory is left */
+        assert_int_equal(temp_dir_count(path.text), cases[i].files + (cases[i].files > 1) + 1);
+        assert_int_equal(temp_dir_count(dir.path), i + 1); /* no temporary directory is left */
     }
     temp_dir_remove(&dir);
 }
@@ -292,7 +272,7 @@ static void test_target(void **state)
     temp_path nowhere = temp_dir_path(&dir, "no/where");
     assert_int_equal(write_model(&m, nowhere.text, 0, 65536, &err), NW_E_IO);
     assert_int_equal(write_model(&m, "", 0, 65536, &err), NW_E_ARG);
-    assert_int_equal(entries_in(dir.path), 2);
+    assert_int_equal(temp_dir_count(dir.path), 2);
     assert_int_equal(m.live, 0);
     temp_dir_remove(&dir);
 }
@@ -329,7 +309,7 @@ static void test_refused(void **state)
             assert_non_null(strstr(err.msg, "twice"));
         }
         nw_writer_close(w);
-        assert_int_equal(entries_in(dir.path), 0);
+        assert_int_equal(temp_dir_count(dir.path), 0);
         assert_int_equal(m.live, 0);
     }
     temp_dir_remove(&dir);
@@ -352,10 +332,28 @@ static void test_abandoned(void **state)
         assert_int_equal(write_data(w, 65536, bytes, &err), NW_OK);
         check_refused(path.text);
         nw_writer_close(w);
-        assert_int_equal(entries_in(dir.path), 0);
+        assert_int_equal(temp_dir_count(dir.path), 0);
         assert_int_equal(m.live, 0);
     }
     temp_dir_remove(&dir);
+}
+
+typedef struct {
+    const char *path;
+    bool        sharded;
+    uint64_t    bytes;
+} killed;
+
+static int write_killed(void *user)
+{
+    const killed *k = user;
+    nw_memory     m;
+    nw_writer    *w = NULL;
+    nw_memory_init(&m, UINT64_MAX, NULL);
+    if (nw_writer_open(&m, k->path, k->sharded ? 1000000 : 0, &w, NULL) == NW_OK && declare_all(w, NULL) == NW_OK &&
+        write_data(w, 65536, k->bytes, NULL) == NW_OK)
+        raise(SIGKILL);
+    return 1;
 }
 
 /* Killed at many places: the target is not there, and the directory that is left does not open as a model. */
@@ -366,63 +364,26 @@ static void test_killed(void **state)
         for (uint64_t bytes = 0; bytes < 8000000; bytes += 1900003) {
             temp_dir  dir = temp_dir_make();
             temp_path path = temp_dir_path(&dir, "m");
-            fflush(NULL);
-            pid_t child = fork();
-            assert_true(child >= 0);
-            if (child == 0) {
-                nw_memory  m;
-                nw_writer *w = NULL;
-                nw_memory_init(&m, UINT64_MAX, NULL);
-                if (nw_writer_open(&m, path.text, sharded ? 1000000 : 0, &w, NULL) == NW_OK &&
-                    declare_all(w, NULL) == NW_OK && write_data(w, 65536, bytes, NULL) == NW_OK)
-                    raise(SIGKILL);
-                _exit(1);
-            }
-            int status = 0;
-            assert_int_equal(waitpid(child, &status, 0), child);
-            assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-            check_refused(path.text);
-            DIR *d = opendir(dir.path);
-            assert_non_null(d);
-            const struct dirent *entry;
-            size_t               left = 0;
-            while ((entry = readdir(d)) != NULL) {
-                if (entry->d_name[0] == '.')
-                    continue;
-                assert_int_equal(strncmp(entry->d_name, "m.tmp-", 6), 0);
-                check_refused(temp_dir_path(&dir, entry->d_name).text);
-                left++;
-            }
-            closedir(d);
-            assert_int_equal(left, 1);
+            check_killed(write_killed, &(killed){path.text, sharded, bytes}, &dir, "m", check_refused);
             temp_dir_remove(&dir);
         }
     }
 }
 
-/* A disk that is full, by the limit on a file's size: a clean error and nothing left. */
+static nw_code write_one_file(nw_memory *mem, const char *path, nw_error *err)
+{
+    return write_model(mem, path, 0, 65536, err);
+}
+
+static nw_code write_shards(nw_memory *mem, const char *path, nw_error *err)
+{
+    return write_model(mem, path, 1000000, 65536, err);
+}
+
 static void test_no_room(void **state)
 {
     (void)state;
-    temp_dir      dir = temp_dir_make();
-    temp_path     path = temp_dir_path(&dir, "m");
-    struct rlimit before, small;
-    nw_memory     m;
-    nw_error      err = {0};
-    nw_memory_init(&m, UINT64_MAX, NULL);
-    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
-    small = before;
-    small.rlim_cur = 3 << 20;
-    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-    nw_code rc = write_model(&m, path.text, 0, 65536, &err);
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-    signal(SIGXFSZ, handler);
-    assert_int_equal(rc, NW_E_IO);
-    assert_true(err.os_errno != 0);
-    assert_int_equal(entries_in(dir.path), 0);
-    assert_int_equal(m.live, 0);
-    temp_dir_remove(&dir);
+    check_no_room(write_one_file, 3 << 20);
 }
 
 static void test_every_allocation(void **state)
@@ -430,22 +391,7 @@ static void test_every_allocation(void **state)
     (void)state;
     temp_dir  dir = temp_dir_make();
     temp_path path = temp_dir_path(&dir, "m");
-    for (uint64_t at = 1;; at++) {
-        assert_true(at < 100);
-        nw_memory_fault fault = {.fail_at = at};
-        nw_memory       m;
-        nw_error        err = {0};
-        nw_memory_init(&m, UINT64_MAX, &fault);
-        nw_code rc = write_model(&m, path.text, 1000000, 65536, &err);
-        assert_int_equal(m.live, 0);
-        if (!fault.fired) {
-            assert_int_equal(rc, NW_OK);
-            assert_true(at > 4);
-            break;
-        }
-        assert_int_equal(rc, NW_E_MEMORY);
-        assert_int_equal(entries_in(dir.path), 0);
-    }
+    check_every_allocation(write_shards, &dir, path.text, 4, 100);
     temp_dir_remove(&dir);
 }
 

@@ -323,10 +323,10 @@ static void test_refused(const temp_dir *dir)
     nw_pack_options  o = {.dir = packed.text, .on_progress = stop_half_way, .threads = 2};
     golden_dir("numbers-t5", src);
     check(model_pack(src, &o, NULL, &p, &err) == NW_E_CANCELLED, "stopped", err.msg);
-    check(count_entries(dir->path) == 0, "stopped", "something is left");
+    check(temp_dir_count(dir->path) == 0, "stopped", "something is left");
     o = (nw_pack_options){.dir = packed.text, .threads = 2, .budget_bytes = 4 << 20};
     check(model_pack(src, &o, NULL, &p, &err) == NW_E_BUDGET && err.bytes_needed > o.budget_bytes, "budget", err.msg);
-    check(count_entries(dir->path) == 0, "budget", "something is left");
+    check(temp_dir_count(dir->path) == 0, "budget", "something is left");
     o.budget_bytes = err.bytes_needed;
     check(model_pack(src, &o, NULL, &p, &err) == NW_OK, "budget", err.msg);
     check(model_pack(src, &o, NULL, &p, &err) == NW_E_IO && strstr(err.msg, "exists") != NULL, "exists", err.msg);
@@ -336,7 +336,7 @@ static void test_refused(const temp_dir *dir)
     check(model_unpack(packed.text, &uo, NULL, &u, &err) == NW_E_CANCELLED, "stopped unpacking", err.msg);
     uo = (nw_unpack_options){.dir = out.text, .type = NW_TYPE_Q8};
     check(model_unpack(packed.text, &uo, NULL, &u, &err) == NW_E_ARG, "unpacked as q8", err.msg);
-    check(count_entries(dir->path) == 1, "refused", "something is left");
+    check(temp_dir_count(dir->path) == 1, "refused", "something is left");
     temp_dir_empty(dir->path);
 }
 
@@ -372,7 +372,7 @@ static void test_damaged(const temp_dir *dir)
         check(strstr(err.msg, path) != NULL && strstr(err.msg, "layer.2.DenseReluDense.wo.weight") != NULL &&
                   strstr(err.msg, "strip 0") != NULL,
               "damaged", err.msg);
-        check(count_entries(dir->path) == 1, "damaged", "something is left");
+        check(temp_dir_count(dir->path) == 1, "damaged", "something is left");
         temp_dir_empty(dir->path);
     }
 }

@@ -164,7 +164,7 @@ static void test_too_large(const temp_dir *dir)
     o = (nw_unpack_options){.dir = out.text, .type = NW_TYPE_F16};
     check(model_unpack(copy.text, &o, NULL, &r, &err) == NW_E_ARG, "too large", "is not refused");
     check(strstr(err.msg, "decoder.block.1.layer.2.DenseReluDense.wo.weight") != NULL, "too large", err.msg);
-    check(count_entries(dir->path) == 1, "too large", "something is left");
+    check(temp_dir_count(dir->path) == 1, "too large", "something is left");
     o.type = NW_TYPE_BF16;
     check(model_unpack(copy.text, &o, NULL, &r, &err) == NW_OK, "too large", "bf16 has room for it");
     temp_dir_empty(dir->path);
@@ -181,7 +181,7 @@ static void test_refused(const temp_dir *dir)
     nw_unpack_options o = {.dir = out.text, .on_progress = stop_half_way};
     snprintf(src, sizeof src, "%s/numbers-t5", NW_TEST_DATA);
     check(model_unpack(src, &o, NULL, &r, &err) == NW_E_CANCELLED, "stopped", err.msg);
-    check(count_entries(dir->path) == 0, "stopped", "something is left");
+    check(temp_dir_count(dir->path) == 0, "stopped", "something is left");
     o = (nw_unpack_options){.dir = out.text, .budget_bytes = 8 << 20};
     check(model_unpack(src, &o, NULL, &r, &err) == NW_E_BUDGET && err.bytes_needed > o.budget_bytes, "budget", err.msg);
     o.budget_bytes = err.bytes_needed;
