@@ -1,55 +1,40 @@
-/* One device and one account for tests of the checkpoint reader, and small PyTorch files to open. */
+/* Small PyTorch files, and what becomes of them in the checkpoint reader. */
 #ifndef NW_TEST_TORCH_BENCH_H
 #define NW_TEST_TORCH_BENCH_H
 
-#include "loader/checkpoint.h"
-#include "loader/io_fake.h"
+#include "checkpoint_bench.h"
 #include "temp_dir.h"
 #include "torch_writer.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+/* The files of one program: a group's setup makes the directory, its teardown removes it. */
+static temp_dir bench_dir;
 
-#include <cmocka.h>
-
-typedef struct {
-    nw_memory  mem, io_mem;
-    nw_io_fake fake;
-    nw_io     *io;
-    uint64_t   read_bytes;
-} bench;
-
-static inline void bench_open(bench *b, uint64_t memory_max, nw_memory_fault *fault)
+static inline int bench_make_dir(void **state)
 {
-    *b = (bench){.fake = {.seed = 12345}};
-    nw_memory_init(&b->io_mem, UINT64_MAX, NULL);
-    nw_memory_init(&b->mem, memory_max, fault);
-    nw_error err = {0};
-    assert_int_equal(nw_io_fake_open(&b->io_mem, &b->fake, 4, &b->io, &err), NW_OK);
+    (void)state;
+    bench_dir = temp_dir_make();
+    return 0;
 }
 
-/* What was opened is closed: not a byte may be left. */
-static inline void bench_close(bench *b)
+static inline int bench_remove_dir(void **state)
 {
-    b->io = nw_io_close(b->io);
-    assert_int_equal(b->mem.live, 0);
+    (void)state;
+    temp_dir_remove(&bench_dir);
+    return 0;
 }
 
-static inline nw_code bench_checkpoint(bench *b, const char *path, nw_checkpoint **ret, nw_error *err)
+static inline temp_path bench_write(const torch_bytes *bytes)
 {
-    *ret = NULL;
-    *err = (nw_error){0};
-    return nw_checkpoint_open(&b->mem, b->io, path, NULL, &b->read_bytes, ret, err);
+    return temp_dir_write(&bench_dir, "pytorch_model.bin", bytes->data, bytes->len);
 }
 
 /* Opens the bytes as pytorch_model.bin and expects an error of one line that has `word`; NULL: any error will do. */
-static inline void bench_refused(const temp_dir *dir, const torch_bytes *bytes, nw_code code, const char *word)
+static inline void bench_refused(const torch_bytes *bytes, nw_code code, const char *word)
 {
     bench          b;
     nw_checkpoint *c;
     nw_error       err;
-    temp_path      path = temp_dir_write(dir, "pytorch_model.bin", bytes->data, bytes->len);
+    temp_path      path = bench_write(bytes);
     bench_open(&b, (uint64_t)64 << 20, NULL);
     nw_code rc = bench_checkpoint(&b, path.text, &c, &err);
     bool    named = strstr(err.msg, path.text) != NULL && strchr(err.msg, '\n') == NULL;
@@ -59,6 +44,77 @@ static inline void bench_refused(const temp_dir *dir, const torch_bytes *bytes, 
         fail_msg("an error that does not name its file: '%s'", err.msg);
     assert_null(c);
     bench_close(&b);
+}
+
+/* Opens damaged bytes, on attempt `attempt`: true if they open as tensors of at most `bytes_max` bytes that lie before
+ * `end`; false if they are refused with a line that names the file. */
+static inline bool bench_damaged(const torch_bytes *bytes, uint64_t end, uint64_t bytes_max, size_t attempt)
+{
+    bench          b;
+    nw_checkpoint *c;
+    nw_error       err;
+    temp_path      path = bench_write(bytes);
+    bench_open(&b, (uint64_t)64 << 20, NULL);
+    nw_code rc = bench_checkpoint(&b, path.text, &c, &err);
+    if (rc == NW_OK) {
+        for (size_t i = 0; i < nw_checkpoint_tensor_count(c); i++) {
+            const nw_tensor *t = nw_checkpoint_tensor(c, i);
+            assert_true(t->bytes <= bytes_max && t->offset <= end && t->bytes <= end - t->offset);
+        }
+    } else if ((rc != NW_E_FORMAT && rc != NW_E_UNSUPPORTED) || strstr(err.msg, path.text) == NULL) {
+        fail_msg("%zu: %d '%s'", attempt, (int)rc, err.msg);
+    }
+    nw_checkpoint_close(c);
+    bench_close(&b);
+    return rc == NW_OK;
+}
+
+/* Cuts the bytes everywhere. */
+static inline void bench_every_cut(torch_bytes *bytes)
+{
+    size_t whole = bytes->len;
+    for (bytes->len = 1; bytes->len < whole; bytes->len++)
+        bench_refused(bytes, NW_E_FORMAT, NULL);
+    bytes->len = whole;
+}
+
+/* Every allocation and every read of whole bytes may fail; the error is of that kind, and nothing is left. There are
+ * more than 10 allocations and `reads_least` reads. */
+static inline void bench_faults(const torch_bytes *bytes, uint64_t reads_least)
+{
+    temp_path path = bench_write(bytes);
+    for (int reads = 0; reads < 2; reads++) {
+        bool fired = true;
+        for (uint64_t at = 1; fired; at++) {
+            nw_memory_fault fault = {.fail_at = reads ? 0 : at};
+            bench           b;
+            nw_checkpoint  *c;
+            nw_error        err;
+            bench_open(&b, UINT64_MAX, &fault);
+            b.fake.short_percent = b.fake.retry_percent = 0; /* each read once */
+            b.fake.fail_at = reads ? at : 0;
+            b.fake.fail_errno = 5; /* EIO */
+            nw_code rc = bench_checkpoint(&b, path.text, &c, &err);
+            fired = reads ? b.fake.fired : fault.fired;
+            assert_int_equal(rc, !fired ? NW_OK : reads ? NW_E_IO : NW_E_MEMORY);
+            assert_int_equal(err.code, rc);
+            assert_true(fired || at > (reads ? reads_least : 10));
+            nw_checkpoint_close(c);
+            bench_close(&b);
+        }
+    }
+}
+
+/* A tensor that is all of its storage. */
+static inline void pickle_whole(torch_pickle *p, const char *name, const char *type, const char *key,
+                                const uint64_t *dims, size_t dim_count, bool legacy)
+{
+    uint64_t strides[8], numel = 1;
+    NW_CHECK(dim_count <= 8);
+    torch_strides(dims, dim_count, strides);
+    for (size_t i = 0; i < dim_count; i++)
+        numel *= dims[i];
+    torch_pickle_tensor(p, &(torch_tensor){name, type, key, numel, 0, dims, strides, dim_count, legacy});
 }
 
 /* A file in memory that a torch_zip writes to. */

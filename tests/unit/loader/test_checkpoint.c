@@ -1,51 +1,15 @@
 /* Opening checkpoints: every published form opens with the right table; every malformed, cut or hostile one gives a
  * one-line error that names the file; and no failure on the way leaks. */
-#include "loader/checkpoint.h"
-#include "loader/io_fake.h"
+#include "checkpoint_bench.h"
 #include "temp_dir.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include <cmocka.h>
-
 #define INDEX "model.safetensors.index.json"
-
-/* One device with an account of its own, so that the checkpoint's can be checked to the byte. */
-typedef struct {
-    nw_memory  mem, io_mem;
-    nw_io_fake fake;
-    nw_io     *io;
-    uint64_t   read_bytes;
-} bench;
-
-static void bench_open(bench *b, nw_memory_fault *fault)
-{
-    *b = (bench){.fake = {.seed = 12345, .short_percent = 20, .retry_percent = 10}};
-    nw_memory_init(&b->io_mem, UINT64_MAX, NULL);
-    nw_memory_init(&b->mem, UINT64_MAX, fault);
-    nw_error err = {0};
-    assert_int_equal(nw_io_fake_open(&b->io_mem, &b->fake, 4, &b->io, &err), NW_OK);
-}
-
-static void bench_close(bench *b)
-{
-    b->io = nw_io_close(b->io);
-    assert_int_equal(b->mem.live, 0);
-}
-
-static nw_code open_in(bench *b, const char *path, nw_checkpoint **ret, nw_error *err)
-{
-    *ret = NULL;
-    *err = (nw_error){0};
-    return nw_checkpoint_open(&b->mem, b->io, path, NULL, &b->read_bytes, ret, err);
-}
 
 /* Opens and expects an error whose line names what it should. */
 static void expect_error(const char *path, nw_code code, const char *word)
@@ -53,8 +17,8 @@ static void expect_error(const char *path, nw_code code, const char *word)
     bench          b;
     nw_checkpoint *c;
     nw_error       err;
-    bench_open(&b, NULL);
-    nw_code rc = open_in(&b, path, &c, &err);
+    bench_open(&b, UINT64_MAX, NULL);
+    nw_code rc = bench_checkpoint(&b, path, &c, &err);
     if (rc != code || err.code != code || strstr(err.msg, word) == NULL || strchr(err.msg, '\n') != NULL)
         fail_msg("%s: wanted %d with '%s', got %d '%s'", path, (int)code, word, (int)rc, err.msg);
     assert_null(c);
@@ -146,8 +110,8 @@ static void test_goldens(void **state)
             bench          b;
             nw_checkpoint *c;
             nw_error       err;
-            bench_open(&b, NULL);
-            if (open_in(&b, path, &c, &err) != NW_OK)
+            bench_open(&b, UINT64_MAX, NULL);
+            if (bench_checkpoint(&b, path, &c, &err) != NW_OK)
                 fail_msg("%s: %s", path, err.msg);
             check_table(c);
             assert_string_equal(nw_checkpoint_dir(c), dir);
@@ -181,8 +145,8 @@ static void test_offsets(void **state)
     bench          b;
     nw_checkpoint *c;
     nw_error       err;
-    bench_open(&b, NULL);
-    assert_int_equal(open_in(&b, NW_TEST_DATA "/goldens/flan-bf16-shards/" INDEX, &c, &err), NW_OK);
+    bench_open(&b, UINT64_MAX, NULL);
+    assert_int_equal(bench_checkpoint(&b, NW_TEST_DATA "/goldens/flan-bf16-shards/" INDEX, &c, &err), NW_OK);
     const nw_tensor *t = nw_checkpoint_find(c, "encoder.final_layer_norm.weight");
     assert_non_null(t);
     unsigned char stored[2];
@@ -231,8 +195,8 @@ static void test_accepted(void **state)
         bench          b;
         nw_checkpoint *c;
         nw_error       err;
-        bench_open(&b, NULL);
-        if (open_in(&b, i % 2 ? path.text : dir.path, &c, &err) != NW_OK)
+        bench_open(&b, UINT64_MAX, NULL);
+        if (bench_checkpoint(&b, i % 2 ? path.text : dir.path, &c, &err) != NW_OK)
             fail_msg("%s: %s", cases[i].header, err.msg);
         assert_int_equal(nw_checkpoint_tensor_count(c), cases[i].tensors);
         assert_string_equal(nw_checkpoint_dir(c), dir.path);
@@ -401,8 +365,7 @@ static void test_directories(void **state)
     (void)state;
     temp_dir dir = temp_dir_make();
     char     word[700];
-    snprintf(word, sizeof word, "no model.safetensors or pytorch_model.bin, and no index of them, in '%s'",
-             dir.path);
+    snprintf(word, sizeof word, "no model.safetensors or pytorch_model.bin, and no index of them, in '%s'", dir.path);
     expect_error(dir.path, NW_E_FORMAT, word);
     put_text(&dir, "config.json", "{}");
     expect_error(dir.path, NW_E_FORMAT, word);
@@ -440,8 +403,8 @@ static void test_directories(void **state)
     bench          b;
     nw_checkpoint *c;
     nw_error       err;
-    bench_open(&b, NULL);
-    assert_int_equal(open_in(&b, dir.path, &c, &err), NW_OK);
+    bench_open(&b, UINT64_MAX, NULL);
+    assert_int_equal(bench_checkpoint(&b, dir.path, &c, &err), NW_OK);
     nw_checkpoint_close(c);
     bench_close(&b);
     assert_int_equal(unlink(blob.text), 0);
@@ -472,8 +435,8 @@ static void test_shards(void **state)
     bench          b;
     nw_checkpoint *c;
     nw_error       err;
-    bench_open(&b, NULL);
-    assert_int_equal(open_in(&b, dir.path, &c, &err), NW_OK);
+    bench_open(&b, UINT64_MAX, NULL);
+    assert_int_equal(bench_checkpoint(&b, dir.path, &c, &err), NW_OK);
     check_table(c);
     assert_int_equal(nw_checkpoint_file_count(c), 2);
     assert_int_equal(nw_checkpoint_tensor_count(c), 3);
@@ -485,8 +448,8 @@ static void test_shards(void **state)
 
     /* model.safetensors comes first, as in transformers */
     put(&dir, "model.safetensors", "{" T("only", "F32", "[1]", "[0,4]") "}", 4);
-    bench_open(&b, NULL);
-    assert_int_equal(open_in(&b, dir.path, &c, &err), NW_OK);
+    bench_open(&b, UINT64_MAX, NULL);
+    assert_int_equal(bench_checkpoint(&b, dir.path, &c, &err), NW_OK);
     assert_int_equal(nw_checkpoint_tensor_count(c), 1);
     nw_checkpoint_close(c);
     bench_close(&b);
@@ -570,8 +533,8 @@ static void test_split_headers(void **state)
         bench          b;
         nw_checkpoint *c;
         nw_error       err;
-        bench_open(&b, NULL);
-        if (open_in(&b, path.text, &c, &err) != NW_OK)
+        bench_open(&b, UINT64_MAX, NULL);
+        if (bench_checkpoint(&b, path.text, &c, &err) != NW_OK)
             fail_msg("shift %zu: %s", shift, err.msg);
         assert_int_equal(nw_checkpoint_tensor_count(c), 1500);
         const nw_tensor *t = nw_checkpoint_find(c, "t\xc3\xa9.700");
@@ -586,10 +549,7 @@ static void test_split_headers(void **state)
         char          *header = big_header(5, bytes);
         temp_path      path = put(&dir, "model.safetensors", header, 5);
         bench          b;
-        nw_checkpoint *c;
-        nw_error       err;
-        bench_open(&b, NULL);
-        assert_int_equal(open_in(&b, path.text, &c, &err), NW_OK);
+        nw_checkpoint *c = bench_opened(&b, UINT64_MAX, path.text);
         assert_int_equal(nw_checkpoint_tensor_count(c), 5);
         nw_checkpoint_close(c);
         bench_close(&b);
@@ -608,16 +568,15 @@ static void test_memory(void **state)
     bench          b;
     nw_checkpoint *c;
     nw_error       err;
-    bench_open(&b, NULL);
-    assert_int_equal(open_in(&b, path.text, &c, &err), NW_OK);
+    bench_open(&b, UINT64_MAX, NULL);
+    assert_int_equal(bench_checkpoint(&b, path.text, &c, &err), NW_OK);
     assert_int_equal(nw_checkpoint_tensor_count(c), 40000);
     assert_true(b.mem.peak < 16 << 20);
     nw_checkpoint_close(c);
     bench_close(&b);
 
-    bench_open(&b, NULL);
-    b.mem.limit = 2 << 20;
-    assert_int_equal(open_in(&b, path.text, &c, &err), NW_E_BUDGET);
+    bench_open(&b, 2 << 20, NULL);
+    assert_int_equal(bench_checkpoint(&b, path.text, &c, &err), NW_E_BUDGET);
     assert_true(b.mem.peak <= 2 << 20);
     bench_close(&b);
     memset(header, '[', 4 << 20); /* deep */
@@ -643,7 +602,7 @@ static void test_damage(void **state)
     uint64_t          random = 0x9e3779b97f4a7c15u;
     bench             b;
     size_t            opened = 0;
-    bench_open(&b, NULL);
+    bench_open(&b, UINT64_MAX, NULL);
     for (int i = 0; i < 3000; i++) {
         memset(bytes, 0, sizeof bytes);
         bytes[0] = sizeof good - 1;
@@ -657,7 +616,7 @@ static void test_damage(void **state)
         temp_path      path = temp_dir_write(&dir, "model.safetensors", bytes, sizeof bytes);
         nw_checkpoint *c;
         nw_error       err;
-        nw_code        rc = open_in(&b, path.text, &c, &err);
+        nw_code        rc = bench_checkpoint(&b, path.text, &c, &err);
         if (rc == NW_OK) {
             opened++;
             check_table(c);
@@ -685,8 +644,8 @@ static void test_every_allocation(void **state)
             bench           b;
             nw_checkpoint  *c;
             nw_error        err;
-            bench_open(&b, &fault);
-            nw_code rc = open_in(&b, paths[p], &c, &err);
+            bench_open(&b, UINT64_MAX, &fault);
+            nw_code rc = bench_checkpoint(&b, paths[p], &c, &err);
             if (!fault.fired) {
                 assert_int_equal(rc, NW_OK);
                 assert_true(at > (p == 0 ? 40 : 20));
@@ -715,10 +674,10 @@ static void test_every_read(void **state)
             bench          b;
             nw_checkpoint *c;
             nw_error       err;
-            bench_open(&b, NULL);
+            bench_open(&b, UINT64_MAX, NULL);
             b.fake.fail_at = at;
             b.fake.fail_errno = errnos[e % 2];
-            nw_code rc = open_in(&b, dir, &c, &err);
+            nw_code rc = bench_checkpoint(&b, dir, &c, &err);
             bool    fired = b.fake.fired;
             if (!fired) {
                 assert_int_equal(rc, NW_OK);

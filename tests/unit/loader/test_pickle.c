@@ -12,22 +12,6 @@
 #define TEXT(length, text) "X" length "\0\0\0" text
 #define STORAGE "(" TEXT("\7", "storage") TORCH_FLOAT TEXT("\1", "0") TEXT("\3", "cpu") "K\x06tQ" /* 6 elements */
 
-static temp_dir dir;
-
-static int make_dir(void **state)
-{
-    (void)state;
-    dir = temp_dir_make();
-    return 0;
-}
-
-static int remove_dir(void **state)
-{
-    (void)state;
-    temp_dir_remove(&dir);
-    return 0;
-}
-
 /* The pickle `\x80\2 ... .` in an archive whose storage "0" has 24 bytes. */
 static torch_bytes file_of(const char *middle, size_t len)
 {
@@ -43,7 +27,7 @@ static torch_bytes file_of(const char *middle, size_t len)
 static void refused(const char *middle, size_t len, nw_code code, const char *word)
 {
     torch_bytes file = file_of(middle, len);
-    bench_refused(&dir, &file, code, word);
+    bench_refused(&file, code, word);
     free(file.data);
 }
 #define REFUSED(middle, code, word) refused("" middle, sizeof(middle) - 1, code, word)
@@ -51,14 +35,10 @@ static void refused(const char *middle, size_t len, nw_code code, const char *wo
 /* Opens, and gives the tensor "a" (zeroed if there is none) and how many there are. */
 static nw_tensor opens(const char *middle, size_t len, size_t *ret_count)
 {
-    torch_bytes    file = file_of(middle, len);
-    temp_path      path = temp_dir_write(&dir, "pytorch_model.bin", file.data, file.len);
-    bench          b;
-    nw_checkpoint *c;
-    nw_error       err;
-    bench_open(&b, (uint64_t)64 << 20, NULL);
-    if (bench_checkpoint(&b, path.text, &c, &err) != NW_OK)
-        fail_msg("%s", err.msg);
+    torch_bytes      file = file_of(middle, len);
+    temp_path        path = bench_write(&file);
+    bench            b;
+    nw_checkpoint   *c = bench_opened(&b, (uint64_t)64 << 20, path.text);
     const nw_tensor *a = nw_checkpoint_find(c, "a");
     nw_tensor        copy = a != NULL ? *a : (nw_tensor){0};
     *ret_count = nw_checkpoint_tensor_count(c);
@@ -132,14 +112,11 @@ static void test_types(void **state)
                  {"Byte", "U8", 1},   {"Bool", "BOOL", 1}};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         char         type[32];
-        uint64_t     dim = 24 / types[i].bytes, one = 1;
+        uint64_t     dim = 24 / types[i].bytes;
         torch_pickle p;
         snprintf(type, sizeof type, "%sStorage", types[i].storage);
         torch_pickle_begin(&p);
-        torch_pickle_tensor(
-            &p,
-            &(torch_tensor){
-                .name = "a", .type = type, .key = "0", .numel = dim, .dims = &dim, .strides = &one, .dim_count = 1});
+        pickle_whole(&p, "a", type, "0", &dim, 1, false);
         torch_pickle_end(&p);
         size_t    count = 0;
         nw_tensor t = opens((const char *)p.out.data + 2, p.out.len - 3, &count);
@@ -346,7 +323,7 @@ static void test_every_cut(void **state)
         torch_put(&pickle, "\x80\2", 2);
         torch_put(&pickle, whole, len);
         torch_bytes file = archive_of(&pickle, 24, NULL);
-        bench_refused(&dir, &file, NW_E_FORMAT, "cut short");
+        bench_refused(&file, NW_E_FORMAT, "cut short");
         free(file.data);
         free(pickle.data);
     }
@@ -369,24 +346,8 @@ static void test_damage(void **state)
             random = random * 6364136223846793005u + 1442695040888963407u;
             bytes[(size_t)(random >> 33) % sizeof bytes] = spice[(random >> 16) % (sizeof spice - 1)];
         }
-        torch_bytes    file = file_of(bytes, sizeof bytes);
-        temp_path      path = temp_dir_write(&dir, "pytorch_model.bin", file.data, file.len);
-        bench          b;
-        nw_checkpoint *c;
-        nw_error       err;
-        bench_open(&b, (uint64_t)64 << 20, NULL);
-        nw_code rc = bench_checkpoint(&b, path.text, &c, &err);
-        if (rc == NW_OK) {
-            opened++;
-            for (size_t i = 0; i < nw_checkpoint_tensor_count(c); i++) {
-                const nw_tensor *t = nw_checkpoint_tensor(c, i);
-                assert_true(t->offset <= file.len && t->bytes <= 24 && t->bytes <= file.len - t->offset);
-            }
-        } else if ((rc != NW_E_FORMAT && rc != NW_E_UNSUPPORTED) || strstr(err.msg, path.text) == NULL) {
-            fail_msg("%zu: %d '%s'", tried, (int)rc, err.msg);
-        }
-        nw_checkpoint_close(c);
-        bench_close(&b);
+        torch_bytes file = file_of(bytes, sizeof bytes);
+        opened += bench_damaged(&file, file.len, 24, tried);
         free(file.data);
     }
     assert_true(opened > 10 && opened < tried / 2);
@@ -401,5 +362,5 @@ int main(void)
         cmocka_unit_test(test_broken_machine), cmocka_unit_test(test_limits),
         cmocka_unit_test(test_every_cut),      cmocka_unit_test(test_damage),
     };
-    return cmocka_run_group_tests(tests, make_dir, remove_dir);
+    return cmocka_run_group_tests(tests, bench_make_dir, bench_remove_dir);
 }

@@ -14,31 +14,15 @@
     "22222q\1X\5\0\0\0"                                                                                                \
     "11111q\2e."
 
-static temp_dir dir;
-
-static int make_dir(void **state)
-{
-    (void)state;
-    dir = temp_dir_make();
-    return 0;
-}
-
-static int remove_dir(void **state)
-{
-    (void)state;
-    temp_dir_remove(&dir);
-    return 0;
-}
-
 /* "a" [2, 3] of f32 in storage 11111, "b" [4] of bf16 and "b.tied", the same, in storage 22222. */
 static torch_bytes object(bool legacy)
 {
-    static const uint64_t a[] = {2, 3}, b[] = {4}, a_strides[] = {3, 1}, b_strides[] = {1};
+    static const uint64_t a[] = {2, 3}, b[] = {4};
     torch_pickle          p;
     torch_pickle_begin(&p);
-    torch_pickle_tensor(&p, &(torch_tensor){"a", "FloatStorage", "11111", 6, 0, a, a_strides, 2, legacy});
-    torch_pickle_tensor(&p, &(torch_tensor){"b", "BFloat16Storage", "22222", 4, 0, b, b_strides, 1, legacy});
-    torch_pickle_tensor(&p, &(torch_tensor){"b.tied", "BFloat16Storage", "22222", 4, 0, b, b_strides, 1, legacy});
+    pickle_whole(&p, "a", "FloatStorage", "11111", a, 2, legacy);
+    pickle_whole(&p, "b", "BFloat16Storage", "22222", b, 1, legacy);
+    pickle_whole(&p, "b.tied", "BFloat16Storage", "22222", b, 1, legacy);
     torch_pickle_end(&p);
     return p.out;
 }
@@ -75,13 +59,9 @@ static void test_opens(void **state)
 {
     (void)state;
     torch_bytes    file = whole();
-    temp_path      path = temp_dir_write(&dir, "pytorch_model.bin", file.data, file.len);
+    temp_path      path = bench_write(&file);
     bench          b;
-    nw_checkpoint *c;
-    nw_error       err;
-    bench_open(&b, UINT64_MAX, NULL);
-    if (bench_checkpoint(&b, path.text, &c, &err) != NW_OK)
-        fail_msg("%s", err.msg);
+    nw_checkpoint *c = bench_opened(&b, UINT64_MAX, path.text);
     assert_int_equal(nw_checkpoint_tensor_count(c), 3);
     const nw_tensor *a = nw_checkpoint_find(c, "a"), *t = nw_checkpoint_find(c, "b");
     const nw_tensor *tied = nw_checkpoint_find(c, "b.tied");
@@ -95,7 +75,7 @@ static void test_opens(void **state)
 
 static void refused(torch_bytes *file, nw_code code, const char *word)
 {
-    bench_refused(&dir, file, code, word);
+    bench_refused(file, code, word);
     free(file->data);
 }
 
@@ -176,9 +156,7 @@ static void test_every_cut(void **state)
 {
     (void)state;
     torch_bytes file = whole();
-    size_t      len = file.len;
-    for (file.len = 1; file.len < len; file.len++)
-        bench_refused(&dir, &file, NW_E_FORMAT, NULL);
+    bench_every_cut(&file);
     free(file.data);
 }
 
@@ -186,27 +164,7 @@ static void test_faults(void **state)
 {
     (void)state;
     torch_bytes file = whole();
-    temp_path   path = temp_dir_write(&dir, "pytorch_model.bin", file.data, file.len);
-    for (int reads = 0; reads < 2; reads++) {
-        for (uint64_t at = 1;; at++) {
-            nw_memory_fault fault = {.fail_at = reads ? 0 : at};
-            bench           b;
-            nw_checkpoint  *c;
-            nw_error        err;
-            bench_open(&b, UINT64_MAX, &fault);
-            b.fake.fail_at = reads ? at : 0;
-            b.fake.fail_errno = 5; /* EIO */
-            nw_code rc = bench_checkpoint(&b, path.text, &c, &err);
-            bool    fired = reads ? b.fake.fired : fault.fired;
-            assert_int_equal(rc, !fired ? NW_OK : reads ? NW_E_IO : NW_E_MEMORY);
-            nw_checkpoint_close(c);
-            bench_close(&b);
-            if (!fired) {
-                assert_true(at > (reads ? 3 : 10));
-                break;
-            }
-        }
-    }
+    bench_faults(&file, 3);
     free(file.data);
 }
 
@@ -218,5 +176,5 @@ int main(void)
         cmocka_unit_test(test_every_cut),
         cmocka_unit_test(test_faults),
     };
-    return cmocka_run_group_tests(tests, make_dir, remove_dir);
+    return cmocka_run_group_tests(tests, bench_make_dir, bench_remove_dir);
 }

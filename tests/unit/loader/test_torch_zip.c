@@ -4,30 +4,14 @@
 
 #include <unistd.h>
 
-static temp_dir dir;
-
-static int make_dir(void **state)
-{
-    (void)state;
-    dir = temp_dir_make();
-    return 0;
-}
-
-static int remove_dir(void **state)
-{
-    (void)state;
-    temp_dir_remove(&dir);
-    return 0;
-}
-
 /* A state dict of "a" [2, 3] and "b" [4], each f32 in a storage of its own. */
 static torch_bytes small_pickle(void)
 {
-    static const uint64_t a[] = {2, 3}, b[] = {4}, a_strides[] = {3, 1}, b_strides[] = {1};
+    static const uint64_t a[] = {2, 3}, b[] = {4};
     torch_pickle          p;
     torch_pickle_begin(&p);
-    torch_pickle_tensor(&p, &(torch_tensor){"a", "FloatStorage", "0", 6, 0, a, a_strides, 2, false});
-    torch_pickle_tensor(&p, &(torch_tensor){"b", "FloatStorage", "1", 4, 0, b, b_strides, 1, false});
+    pickle_whole(&p, "a", "FloatStorage", "0", a, 2, false);
+    pickle_whole(&p, "b", "FloatStorage", "1", b, 1, false);
     torch_pickle_end(&p);
     return p.out;
 }
@@ -60,15 +44,9 @@ static torch_bytes small_archive(bool zip64)
 
 static void opens(const torch_bytes *file)
 {
+    temp_path      path = bench_write(file);
     bench          b;
-    nw_checkpoint *c;
-    nw_error       err;
-    temp_path      path = temp_dir_write(&dir, "pytorch_model.bin", file->data, file->len);
-    bench_open(&b, UINT64_MAX, NULL);
-    b.fake.short_percent = 20;
-    b.fake.retry_percent = 10;
-    if (bench_checkpoint(&b, path.text, &c, &err) != NW_OK)
-        fail_msg("%s", err.msg);
+    nw_checkpoint *c = bench_opened(&b, UINT64_MAX, path.text);
     assert_int_equal(nw_checkpoint_tensor_count(c), 2);
     const nw_tensor *a = nw_checkpoint_find(c, "a"), *t = nw_checkpoint_find(c, "b");
     assert_true(a != NULL && t != NULL);
@@ -99,7 +77,7 @@ static void spoiled(torch_bytes *file, uint64_t at, uint64_t value, size_t bytes
     for (size_t i = 0; i < bytes; i++)
         file->data[at + i] = (unsigned char)(value >> (8 * i));
     assert_memory_not_equal(kept, file->data + at, bytes);
-    bench_refused(&dir, file, code, word);
+    bench_refused(file, code, word);
     memcpy(file->data + at, kept, bytes);
 }
 
@@ -190,7 +168,7 @@ static void test_ends(void **state)
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         for (size_t k = 0; k < 16; k++)
             file.data[end64 + 24 + k] = (unsigned char)(counts[i] >> (8 * (k % 8)));
-        bench_refused(&dir, &file, NW_E_FORMAT, NULL);
+        bench_refused(&file, NW_E_FORMAT, NULL);
     }
     free(file.data);
 
@@ -216,16 +194,16 @@ static void test_around(void **state)
         /* something before it that looks like an entry, so that the first bytes are a zip's */
         torch_put(&more, "PK\3\4", 4);
         torch_put(&more, file.data, file.len);
-        bench_refused(&dir, &more, NW_E_FORMAT, NULL);
+        bench_refused(&more, NW_E_FORMAT, NULL);
         more.len = 0;
         torch_put(&more, file.data, file.len);
         torch_put(&more, "PK", 2);
-        bench_refused(&dir, &more, NW_E_FORMAT, "behind its end");
+        bench_refused(&more, NW_E_FORMAT, "behind its end");
         /* a second archive behind it: two directories, two meanings */
         more.len = 0;
         torch_put(&more, file.data, file.len);
         torch_put(&more, file.data, file.len);
-        bench_refused(&dir, &more, NW_E_FORMAT, NULL);
+        bench_refused(&more, NW_E_FORMAT, NULL);
         free(more.data);
         free(file.data);
     }
@@ -251,29 +229,31 @@ static void test_entries(void **state)
 {
     (void)state;
     static const char *const names[] = {"data/0", "data/1", "data/0", "data.pkl"};
-    static const size_t      sizes[] = {24, 16, 24, 10};
-    torch_bytes              file = archive_with(names, sizes, 2, "data.pkl");
-    temp_dir_write(&dir, "good.bin", file.data, file.len);
-    free(file.data);
-    file = archive_with(names, sizes, 3, "data.pkl");
-    bench_refused(&dir, &file, NW_E_FORMAT, "'data/0' of the zip archive: it is there twice");
-    free(file.data);
-    file = archive_with(names, sizes, 4, "data.pkl");
-    bench_refused(&dir, &file, NW_E_FORMAT, "it is there twice");
-    free(file.data);
-    file = archive_with(names, sizes, 1, "data.pkl");
-    bench_refused(&dir, &file, NW_E_FORMAT, "storage '1' is not in the archive");
-    free(file.data);
-    file = archive_with(names, sizes, 2, "constants.pkl");
-    bench_refused(&dir, &file, NW_E_FORMAT, "no data.pkl");
-    free(file.data);
-    file = archive_with(names, sizes, 2, "sub/data.pkl");
-    bench_refused(&dir, &file, NW_E_FORMAT, "no data.pkl");
-    free(file.data);
-    static const size_t short_sizes[] = {24, 15};
-    file = archive_with(names, short_sizes, 2, "data.pkl");
-    bench_refused(&dir, &file, NW_E_FORMAT, "storage '1' has 15 bytes where its count and type make 16");
-    free(file.data);
+    static const struct {
+        size_t      sizes[4], count;
+        const char *pickle, *word; /* NULL: opens */
+    } cases[] = {
+        {{24, 16}, 2, "data.pkl", NULL},
+        {{24, 16, 24}, 3, "data.pkl", "'data/0' of the zip archive: it is there twice"},
+        {{24, 16, 24, 10}, 4, "data.pkl", "it is there twice"},
+        {{24}, 1, "data.pkl", "storage '1' is not in the archive"},
+        {{24, 16}, 2, "constants.pkl", "no data.pkl"},
+        {{24, 16}, 2, "sub/data.pkl", "no data.pkl"},
+        {{24, 15}, 2, "data.pkl", "storage '1' has 15 bytes where its count and type make 16"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        torch_bytes file = archive_with(names, cases[i].sizes, cases[i].count, cases[i].pickle);
+        if (cases[i].word != NULL) {
+            bench_refused(&file, NW_E_FORMAT, cases[i].word);
+        } else {
+            bench          b;
+            nw_checkpoint *c = bench_opened(&b, UINT64_MAX, bench_write(&file).text);
+            assert_int_equal(nw_checkpoint_tensor_count(c), 2);
+            nw_checkpoint_close(c);
+            bench_close(&b);
+        }
+        free(file.data);
+    }
 }
 
 static void test_byteorder(void **state)
@@ -281,12 +261,12 @@ static void test_byteorder(void **state)
     (void)state;
     torch_bytes file = small_archive(false);
     memcpy(file.data + entries[BYTEORDER].data, "BITTLE", 6);
-    bench_refused(&dir, &file, NW_E_UNSUPPORTED, "byteorder is not little-endian");
+    bench_refused(&file, NW_E_UNSUPPORTED, "byteorder is not little-endian");
     free(file.data);
     static const char *const names[] = {"byteorder", "data/0", "data/1"};
     static const size_t      sizes[] = {3, 24, 16};
     file = archive_with(names, sizes, 3, "data.pkl");
-    bench_refused(&dir, &file, NW_E_UNSUPPORTED, "byteorder is not little-endian");
+    bench_refused(&file, NW_E_UNSUPPORTED, "byteorder is not little-endian");
     free(file.data);
 }
 
@@ -294,10 +274,7 @@ static void test_every_cut(void **state)
 {
     (void)state;
     torch_bytes file = small_archive(true);
-    size_t      whole = file.len;
-    for (file.len = 1; file.len < whole; file.len++)
-        bench_refused(&dir, &file, NW_E_FORMAT, NULL);
-    file.len = whole;
+    bench_every_cut(&file);
     opens(&file);
     free(file.data);
 }
@@ -318,56 +295,18 @@ static void test_damage(void **state)
             uint64_t from = (random >> 60) < 11 ? last.central : 0; /* mostly the directory */
             file.data[from + (random >> 20) % (file.len - from)] ^= (unsigned char)(1u << (random >> 57 & 7));
         }
-        bench          b;
-        nw_checkpoint *c;
-        nw_error       err;
-        temp_path      path = temp_dir_write(&dir, "pytorch_model.bin", file.data, file.len);
-        bench_open(&b, (uint64_t)64 << 20, NULL);
-        nw_code rc = bench_checkpoint(&b, path.text, &c, &err);
-        if (rc == NW_OK) {
-            opened++;
-            for (size_t t = 0; t < nw_checkpoint_tensor_count(c); t++) {
-                const nw_tensor *x = nw_checkpoint_tensor(c, t);
-                assert_true(x->offset + x->bytes <= last.central);
-            }
-        } else if ((rc != NW_E_FORMAT && rc != NW_E_UNSUPPORTED) || strstr(err.msg, path.text) == NULL) {
-            fail_msg("%zu: %d '%s'", i, (int)rc, err.msg);
-        }
-        nw_checkpoint_close(c);
-        bench_close(&b);
+        opened += bench_damaged(&file, last.central, UINT64_MAX, i);
     }
     assert_true(opened > 10 && opened < tries / 2);
     free(file.data);
     free(good.data);
 }
 
-/* Every allocation and every read may fail; the error is of that kind, and nothing is left. */
 static void test_faults(void **state)
 {
     (void)state;
     torch_bytes file = small_archive(true);
-    temp_path   path = temp_dir_write(&dir, "pytorch_model.bin", file.data, file.len);
-    for (int reads = 0; reads < 2; reads++) {
-        for (uint64_t at = 1;; at++) {
-            nw_memory_fault fault = {.fail_at = reads ? 0 : at};
-            bench           b;
-            nw_checkpoint  *c;
-            nw_error        err;
-            bench_open(&b, UINT64_MAX, &fault);
-            b.fake.fail_at = reads ? at : 0;
-            b.fake.fail_errno = 5; /* EIO */
-            nw_code rc = bench_checkpoint(&b, path.text, &c, &err);
-            bool    fired = reads ? b.fake.fired : fault.fired;
-            assert_int_equal(rc, !fired ? NW_OK : reads ? NW_E_IO : NW_E_MEMORY);
-            assert_int_equal(err.code, rc);
-            nw_checkpoint_close(c);
-            bench_close(&b);
-            if (!fired) {
-                assert_true(at > (reads ? 4 : 10));
-                break;
-            }
-        }
-    }
+    bench_faults(&file, 4);
     free(file.data);
 }
 
@@ -381,13 +320,13 @@ static void test_cost(void **state)
     torch_pickle_begin(&p);
     for (unsigned i = 0; i < STORAGES; i++) {
         char           key[8], name[96];
-        const uint64_t dim = ELEMENTS, one = 1;
+        const uint64_t dim = ELEMENTS;
         snprintf(key, sizeof key, "%u", i);
         snprintf(name, sizeof name, "decoder.block.%u.layer.1.EncDecAttention.relative_attention_bias.weight", i);
-        torch_pickle_tensor(&p, &(torch_tensor){name, "FloatStorage", key, dim, 0, &dim, &one, 1, false});
+        pickle_whole(&p, name, "FloatStorage", key, &dim, 1, false);
     }
     torch_pickle_end(&p);
-    temp_path path = temp_dir_path(&dir, "many.bin");
+    temp_path path = temp_dir_path(&bench_dir, "many.bin");
     torch_zip z;
     torch_zip_open(&z, fopen(path.text, "wb"), "many");
     assert_non_null(z.file);
@@ -401,10 +340,7 @@ static void test_cost(void **state)
     assert_int_equal(fclose(z.file), 0);
     free(z.entries);
     bench          b;
-    nw_checkpoint *c;
-    nw_error       err;
-    bench_open(&b, (uint64_t)16 << 20, NULL);
-    assert_int_equal(bench_checkpoint(&b, path.text, &c, &err), NW_OK);
+    nw_checkpoint *c = bench_opened(&b, (uint64_t)16 << 20, path.text);
     assert_int_equal(nw_checkpoint_tensor_count(c), STORAGES);
     print_message("read %llu bytes beyond a pickle of %zu; at most %llu bytes in memory\n",
                   (unsigned long long)(b.read_bytes - p.out.len), p.out.len, (unsigned long long)b.mem.peak);
@@ -420,14 +356,13 @@ static void test_large(void **state)
 {
     (void)state;
     static const uint64_t dims[] = {65536, 16640}, small[] = {4}; /* 4.06 GiB of f32 */
-    uint64_t              strides[2], one = 1, large = dims[0] * dims[1] * 4;
+    uint64_t              large = dims[0] * dims[1] * 4;
     torch_pickle          p;
-    torch_strides(dims, 2, strides);
     torch_pickle_begin(&p);
-    torch_pickle_tensor(&p, &(torch_tensor){"a", "FloatStorage", "0", dims[0] * dims[1], 0, dims, strides, 2, false});
-    torch_pickle_tensor(&p, &(torch_tensor){"b", "FloatStorage", "1", 4, 0, small, &one, 1, false});
+    pickle_whole(&p, "a", "FloatStorage", "0", dims, 2, false);
+    pickle_whole(&p, "b", "FloatStorage", "1", small, 1, false);
     torch_pickle_end(&p);
-    temp_path path = temp_dir_path(&dir, "large.bin");
+    temp_path path = temp_dir_path(&bench_dir, "large.bin");
     torch_zip z;
     torch_zip_open(&z, fopen(path.text, "wb"), "large");
     assert_non_null(z.file);
@@ -440,11 +375,7 @@ static void test_large(void **state)
     torch_zip_close(&z);
     assert_int_equal(fclose(z.file), 0);
     bench          b;
-    nw_checkpoint *c;
-    nw_error       err;
-    bench_open(&b, UINT64_MAX, NULL);
-    if (bench_checkpoint(&b, path.text, &c, &err) != NW_OK)
-        fail_msg("%s", err.msg);
+    nw_checkpoint *c = bench_opened(&b, UINT64_MAX, path.text);
     assert_int_equal(nw_checkpoint_find(c, "a")->bytes, large);
     assert_int_equal(nw_checkpoint_find(c, "b")->offset, z.entries[2].data);
     assert_true(z.entries[2].data > UINT32_MAX);
@@ -466,5 +397,5 @@ int main(void)
         cmocka_unit_test(test_faults),        cmocka_unit_test(test_cost),
         cmocka_unit_test(test_large),
     };
-    return cmocka_run_group_tests(tests, make_dir, remove_dir);
+    return cmocka_run_group_tests(tests, bench_make_dir, bench_remove_dir);
 }
