@@ -11,6 +11,7 @@
 #define _DEFAULT_SOURCE
 #include "base/quant.h"
 #include "base/slim.h"
+#include "bench.h"
 #include "model/kernels.h"
 #include "normal.h"
 
@@ -19,7 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #define WEIGHTS ((size_t)512 << 20)
 #define STRIP_WEIGHTS ((size_t)131072)
@@ -43,37 +43,6 @@ typedef struct {
     double       rate; /* weights a second */
 } share;
 
-/* Processor time of this thread. */
-static double seconds_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, size_t count)
-{
-    qsort(values, count, sizeof values[0], compare_doubles);
-    return values[count / 2];
-}
-
-static void *map_or_exit(size_t bytes)
-{
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) {
-        perror("bench_forms: mmap");
-        exit(1);
-    }
-    (void)madvise(p, bytes, MADV_HUGEPAGE);
-    return p;
-}
-
 static void product(const bench *b, size_t form, size_t strip, float *y)
 {
     const unsigned char *w = b->w[form] + b->at[form][strip];
@@ -91,10 +60,10 @@ static void *work(void *argument)
     const bench *b = s->b;
     float       *y = b->y + s->thread * b->rows * NW_COLS_MAX;
     size_t       first = b->strips * s->thread / b->threads, end = b->strips * (s->thread + 1) / b->threads;
-    double       start = seconds_now();
+    double       start = nw_bench_thread_seconds();
     for (size_t strip = first; strip < end; strip++)
         product(b, s->form, strip, y);
-    s->rate = (double)((end - first) * b->rows * b->k) / (seconds_now() - start);
+    s->rate = (double)((end - first) * b->rows * b->k) / (nw_bench_thread_seconds() - start);
     return NULL;
 }
 
@@ -153,10 +122,10 @@ static size_t encode(const bench *b, size_t form, size_t strip, unsigned char *d
 /* Every strip at a multiple of 64 bytes. Prints what encoding and checking took. */
 static void fill_form(bench *b, size_t form)
 {
-    float  *values = map_or_exit(b->rows * b->k * sizeof values[0]);
-    size_t *sizes = map_or_exit(b->strips * sizeof sizes[0]);
+    float  *values = nw_bench_map(b->rows * b->k * sizeof values[0]);
+    size_t *sizes = nw_bench_map(b->strips * sizeof sizes[0]);
     memset(b->w[form], 0, WEIGHTS * 2);
-    double start = seconds_now();
+    double start = nw_bench_thread_seconds();
     for (size_t s = 0; s < b->strips; s++) {
         size_t bytes = sizes[s] = encode(b, form, s, b->w[form] + b->at[form][s], values);
         if (bytes == 0) {
@@ -165,7 +134,7 @@ static void fill_form(bench *b, size_t form)
         }
         b->at[form][s + 1] = b->at[form][s] + nw_round_up(bytes, 64);
     }
-    double encoded = seconds_now();
+    double encoded = nw_bench_thread_seconds();
     double plain = (double)b->at[PLAIN][b->strips], bits = (double)b->at[form][b->strips] / plain * 16;
     if (form == Q8 || form == Q4) {
         printf("%s,%.2f bits a weight\n", form_names[form], bits);
@@ -177,7 +146,7 @@ static void fill_form(bench *b, size_t form)
     if (!good)
         exit(1);
     printf("%s,%.2f bits a weight,encoded at %.2f GB/s of bf16,checked at %.2f\n", form_names[form], bits,
-           plain / (encoded - start) * 1e-9, plain / (seconds_now() - encoded) * 1e-9);
+           plain / (encoded - start) * 1e-9, plain / (nw_bench_thread_seconds() - encoded) * 1e-9);
     (void)munmap(values, b->rows * b->k * sizeof values[0]);
 }
 
@@ -185,13 +154,13 @@ static void make(bench *b)
 {
     b->rows = STRIP_WEIGHTS / b->k;
     b->strips = WEIGHTS / (b->rows * b->k);
-    b->x = map_or_exit(NW_COLS_MAX * b->k * sizeof(float));
-    b->y = map_or_exit(b->threads * b->rows * NW_COLS_MAX * sizeof(float));
+    b->x = nw_bench_map(NW_COLS_MAX * b->k * sizeof(float));
+    b->y = nw_bench_map(b->threads * b->rows * NW_COLS_MAX * sizeof(float));
     for (size_t i = 0; i < NW_COLS_MAX * b->k; i++)
         b->x[i] = (float)(i % 101) * 0.01f - 0.5f;
     for (size_t f = 0; f < FORMS; f++) {
-        b->at[f] = map_or_exit((b->strips + 1) * sizeof b->at[f][0]);
-        b->w[f] = map_or_exit(WEIGHTS * 2);
+        b->at[f] = nw_bench_map((b->strips + 1) * sizeof b->at[f][0]);
+        b->w[f] = nw_bench_map(WEIGHTS * 2);
         if (f == PLAIN) {
             for (size_t s = 0; s <= b->strips; s++)
                 b->at[f][s] = s * b->rows * b->k * 2;
@@ -213,9 +182,9 @@ static void measure(const bench *b)
     }
     printf("kernels,k,threads,cols,form,gweights_s,gb_s_of_bytes,times_bf16\n");
     for (size_t f = 0; f < FORMS; f++) {
-        double middle = median(rate[f], TURNS), bytes = (double)b->at[f][b->strips] / weights;
+        double middle = nw_bench_median(rate[f], TURNS), bytes = (double)b->at[f][b->strips] / weights;
         printf("%s,%zu,%zu,%zu,%s,%.2f,%.2f,%.2f\n", b->kernels->name, b->k, b->threads, b->cols, form_names[f], middle,
-               middle * bytes, median(ratio[f], TURNS));
+               middle * bytes, nw_bench_median(ratio[f], TURNS));
     }
 }
 

@@ -5,49 +5,17 @@
  * Working set: 256 MiB of weights (far beyond any cache), multiplied tile by tile of 2 MiB as the forward pass does, on
  * huge pages if the system gives them. Each figure is the median of 5 runs; the read rate is measured right before each
  * product, because the memory of a shared machine is not equally fast at all times. CSV on stdout. */
-#define _DEFAULT_SOURCE
+#include "bench.h"
 #include "model/kernels.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <time.h>
 
 #define WEIGHT_BYTES ((size_t)256 << 20)
 #define TILE_BYTES ((size_t)2 << 20)
 #define RUNS 5
-
-static double seconds_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, size_t count)
-{
-    qsort(values, count, sizeof values[0], compare_doubles);
-    return values[count / 2];
-}
-
-static void *map_or_exit(size_t bytes)
-{
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) {
-        perror("bench_kernels: mmap");
-        exit(1);
-    }
-    (void)madvise(p, bytes, MADV_HUGEPAGE);
-    return p;
-}
 
 /* Small finite weights of the type; every byte is written, so that every page is real. */
 static void fill_weights(nw_dtype d, void *w)
@@ -67,12 +35,12 @@ typedef uint64_t words __attribute__((vector_size(16)));
 static double read_seconds(const words *at, uint64_t *sink)
 {
     words  sums[8] = {{0}};
-    double start = seconds_now();
+    double start = nw_bench_seconds();
     for (size_t i = 0; i < WEIGHT_BYTES / sizeof at[0]; i += 8) {
         for (size_t s = 0; s < 8; s++)
             sums[s] += at[i + s];
     }
-    double end = seconds_now();
+    double end = nw_bench_seconds();
     for (size_t s = 0; s < 8; s++)
         *sink += sums[s][0] + sums[s][1];
     return end - start;
@@ -89,10 +57,10 @@ static double product_seconds(const bench *b, nw_dtype d, size_t cols)
 {
     size_t row_bytes = b->k * nw_dtype_bytes(d);
     size_t rows = TILE_BYTES / row_bytes;
-    double start = seconds_now();
+    double start = nw_bench_seconds();
     for (size_t at = 0; at + rows * row_bytes <= WEIGHT_BYTES; at += TILE_BYTES)
         b->kernels->matmul[d](b->y, rows, b->x, b->k, cols, (const unsigned char *)b->w + at, b->k, rows, b->k);
-    return seconds_now() - start;
+    return nw_bench_seconds() - start;
 }
 
 static void measure(const bench *b, nw_dtype d, size_t cols, uint64_t *sink)
@@ -105,10 +73,10 @@ static void measure(const bench *b, nw_dtype d, size_t cols, uint64_t *sink)
     }
     size_t row_bytes = b->k * nw_dtype_bytes(d);
     double bytes = (double)(WEIGHT_BYTES / TILE_BYTES * (TILE_BYTES / row_bytes * row_bytes));
-    double taken = median(product, RUNS);
+    double taken = nw_bench_median(product, RUNS);
     double flops = 2.0 * bytes / (double)nw_dtype_bytes(d) * (double)cols;
     printf("%s,%s,%zu,%zu,%.2f,%.2f,%.1f\n", b->kernels->name, nw_dtype_name(d), b->k, cols, bytes / taken * 1e-9,
-           (double)WEIGHT_BYTES / median(plain, RUNS) * 1e-9, flops / taken * 1e-9);
+           (double)WEIGHT_BYTES / nw_bench_median(plain, RUNS) * 1e-9, flops / taken * 1e-9);
     fflush(stdout);
 }
 
@@ -123,9 +91,9 @@ int main(int argc, char **argv)
                 TILE_BYTES / 4);
         return 2;
     }
-    b.w = map_or_exit(WEIGHT_BYTES);
-    b.x = map_or_exit(NW_COLS_MAX * k * sizeof(float));
-    b.y = map_or_exit(NW_COLS_MAX * TILE_BYTES);
+    b.w = nw_bench_map(WEIGHT_BYTES);
+    b.x = nw_bench_map(NW_COLS_MAX * k * sizeof(float));
+    b.y = nw_bench_map(NW_COLS_MAX * TILE_BYTES);
     for (size_t i = 0; i < NW_COLS_MAX * k; i++)
         b.x[i] = (float)(i % 101) * 0.01f - 0.5f;
 

@@ -3,13 +3,13 @@
  *
  * Normal weights, in tiles of 8 strips of 128 Ki elements, from memory. CSV; rates are of restored bytes, by the time
  * of this thread's CPU (a shared machine's other work does not count), the best and the median of the rounds. */
+#include "bench.h"
 #include "loader/packed.h"
 #include "normal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <zstd.h>
 
 #define STRIP ((size_t)NW_STRIP_ELEMENTS_MAX)
@@ -22,13 +22,6 @@ typedef struct {
     unsigned char *plain, *stored, *restored;
     size_t        *sizes; /* of each strip, or of each tile */
 } bench;
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static void *take(size_t bytes)
 {
@@ -49,12 +42,6 @@ static void fill(const bench *b, bool coarse)
     nw_normal_set(normal, b->dtype, coarse, 0, 0.04);
     nw_normal_fill(normal, nw_normal_key(1, "bench"), 0, b->strips * STRIP, b->plain);
     nw_normal_close(normal);
-}
-
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 /* One round of all strips (coder "packed") or tiles ("zstd3"); returns the bytes that are stored. */
@@ -93,13 +80,13 @@ static void measure(const bench *b, const char *what, bool packed)
         double times[ROUNDS];
         size_t stored = 0;
         for (int r = 0; r < ROUNDS; r++) {
-            double t = seconds();
+            double t = nw_bench_thread_seconds();
             stored = run(b, packed, decode, decode ? decoder : encoder, cctx, dctx);
-            times[r] = seconds() - t;
+            times[r] = nw_bench_thread_seconds() - t;
         }
-        qsort(times, ROUNDS, sizeof *times, compare_doubles);
+        double middle = nw_bench_median(times, ROUNDS);
         printf("%s,%s,%s,%.4f,%.2f,%.2f\n", packed ? "packed" : "zstd-3", what, decode ? "decode" : "encode",
-               (double)stored / total, total / times[0] * 1e-9, total / times[ROUNDS / 2] * 1e-9);
+               (double)stored / total, total / times[0] * 1e-9, total / middle * 1e-9);
         fflush(stdout);
     }
     ZSTD_freeCCtx(cctx);

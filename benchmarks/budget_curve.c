@@ -7,13 +7,13 @@
  * noise hits both alike, and what is quoted is the median of the ratios of neighbouring pairs. Weights go past the page
  * cache, so no cache needs dropping.
  */
+#include "bench.h"
 #include "narrows.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { PASSES_MAX = 1024, BUDGETS_MAX = 64 };
@@ -25,27 +25,6 @@ typedef struct {
     size_t             input, output;
     nw_session_options session;
 } options;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, size_t n)
-{
-    if (n == 0)
-        return 0;
-    qsort(v, n, sizeof *v, compare);
-    return n % 2 == 1 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
 
 typedef struct {
     double real[PASSES_MAX], read[PASSES_MAX], ratio[PASSES_MAX], memory[PASSES_MAX];
@@ -61,9 +40,9 @@ static nw_code measure(nw_session *s, const nw_request *q, timings *t, nw_error 
     if (rc == NW_OK)
         rc = nw_session_step(s, &live, err);
     while (rc == NW_OK && live > 0 && t->count < PASSES_MAX) {
-        double start = now();
+        double start = nw_bench_seconds();
         rc = nw_session_step(s, &live, err);
-        t->real[t->count] = now() - start;
+        t->real[t->count] = nw_bench_seconds() - start;
         if (rc == NW_OK && live > 0) /* the last pass reads nothing ahead: not a pair */
             rc = nw_session_read_pass(s, &bytes, &t->read[t->count], err);
         if (rc == NW_OK && live > 0) {
@@ -79,9 +58,10 @@ static void print_row(const options *o, const nw_plan *p, const nw_model_info *i
 {
     nw_stats st;
     nw_session_stats(s, &st);
-    double real = median(t->real, t->count), read = median(t->read, t->count), memory = median(t->memory, t->count);
+    double real = nw_bench_median(t->real, t->count), read = nw_bench_median(t->read, t->count);
+    double memory = nw_bench_median(t->memory, t->count);
     /* Where nothing is read, the limit is the memory's rate, not an empty pass. */
-    double ratio = p->read.next_pass > 0 ? median(t->ratio, t->count) : 0;
+    double ratio = p->read.next_pass > 0 ? nw_bench_median(t->ratio, t->count) : 0;
     double memory_limit = memory > 0 ? (double)info->decode_bytes / memory : 0;
     printf("%s,%llu,%llu,%zu,%zu,%u,%s,%s,%llu,%llu,%.4f,%.4f,%.4f,%.3f,%.2f,%.2f,%.4f,%.3f,%zu\n", o->model,
            (unsigned long long)p->budget, (unsigned long long)st.peak_rss_bytes, o->input, o->output, st.threads, st.io,
