@@ -2,6 +2,8 @@
  * around every place where rounding decides. */
 #include "base/dtype.h"
 
+#include "draws.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,20 +13,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static float of_bits(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static uint32_t to_bits(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
 
 static uint16_t store(nw_dtype dtype, float value)
 {
@@ -130,7 +118,7 @@ static void test_f32_and_alignment(void **state)
         for (size_t at = 0; at < 4; at++) {
             nw_dtype_from_f32(NW_F32, of_bits(patterns[i]), bytes + at);
             assert_memory_equal(bytes + at, &patterns[i], 4);
-            assert_int_equal(to_bits(nw_dtype_to_f32(NW_F32, bytes + at)), patterns[i]);
+            assert_int_equal(bits_of(nw_dtype_to_f32(NW_F32, bytes + at)), patterns[i]);
             nw_dtype_from_f32(NW_BF16, 1.5f, bytes + at);
             assert_true(nw_dtype_to_f32(NW_BF16, bytes + at) == 1.5f);
             nw_dtype_from_f32(NW_F16, -2.25f, bytes + at);

@@ -2,6 +2,7 @@
 #include "base/quant.h"
 
 #include "base/dtype.h"
+#include "draws.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -13,14 +14,6 @@
 #include <cmocka.h>
 
 #define N ((size_t)32 * 64)
-
-static uint64_t random_state = 11;
-
-static uint32_t random_u32(void)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 32);
-}
 
 /* Near to normally distributed. */
 static float random_weight(void)
@@ -210,6 +203,7 @@ static void test_blocks(void **state)
 
 int main(void)
 {
+    random_state = 11;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_decode), cmocka_unit_test(test_exact),  cmocka_unit_test(test_error),
         cmocka_unit_test(test_ends),   cmocka_unit_test(test_blocks),

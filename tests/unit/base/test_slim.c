@@ -4,6 +4,8 @@
 #define _DEFAULT_SOURCE
 #include "base/slim.h"
 
+#include "draws.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,14 +18,6 @@
 
 #define WEIGHTS_MAX ((size_t)40000)
 #define ROOM (4 * WEIGHTS_MAX)
-
-static uint64_t random_state = 42;
-
-static uint32_t random_u32(void)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 32);
-}
 
 /* Weights whose exponents halve in frequency, so that a strip shrinks; `odd` of 256 have any bits at all. */
 static uint16_t random_weight(unsigned odd)
@@ -244,6 +238,7 @@ static void test_refused_fields(void **state)
 
 int main(void)
 {
+    random_state = 42;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_every_pattern), cmocka_unit_test(test_ends),
         cmocka_unit_test(test_layout),     cmocka_unit_test(test_damage),        cmocka_unit_test(test_refused_fields),

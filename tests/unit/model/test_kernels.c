@@ -1,91 +1,14 @@
 /* Every variant of the kernels that this CPU runs equals the portable one bit for bit, and the portable one equals the
- * definition of the numeric contract, written out here once more in the plainest way.
- *
- * Every buffer ends at a page that may not be touched, so a load or a store past its end is a crash, also where masked
- * vector instructions hide from the sanitizers; what lies before and between outputs is checked byte for byte. */
-#define _DEFAULT_SOURCE
-#include "model/kernels.h"
+ * definition of the numeric contract, written out here once more in the plainest way. */
+#include "kernel_bench.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #define K_MAX 70
 #define ROWS_MAX 9
 #define GAP_MAX 5
-#define REGION_BYTES ((size_t)1 << 17)
-#define GUARD 0xa5
-
-static const nw_kernels *portable;
-static const nw_kernels *variants[8]; /* the others that this CPU runs */
-static size_t            variant_count;
-
-/* ---- buffers ----------------------------------------------------------------------------------------------------- */
-
-/* A region whose last byte is followed by a forbidden page; everything in it is GUARD until written. */
-typedef struct {
-    unsigned char *bytes;
-} region;
-
-static region region_new(void)
-{
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    void  *p = mmap(NULL, REGION_BYTES + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    assert_true(p != MAP_FAILED);
-    assert_int_equal(mprotect((unsigned char *)p + REGION_BYTES, page, PROT_NONE), 0);
-    return (region){p};
-}
-
-static region region_free(region r)
-{
-    assert_int_equal(munmap(r.bytes, REGION_BYTES + (size_t)sysconf(_SC_PAGESIZE)), 0);
-    return (region){NULL};
-}
-
-/* The last `bytes` bytes of the region; everything is GUARD again. */
-static void *region_end(region r, size_t bytes)
-{
-    assert_true(bytes <= REGION_BYTES);
-    memset(r.bytes, GUARD, REGION_BYTES);
-    return r.bytes + REGION_BYTES - bytes;
-}
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
-
-static uint64_t random_state;
-
-static uint32_t random_u32(void)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 32);
-}
-
-static size_t random_below(size_t n)
-{
-    return random_u32() % n;
-}
-
-static float of_bits(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static uint32_t bits_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
 
 typedef enum { TAME, WILD, INFINITE } temper;
 
@@ -116,14 +39,6 @@ static void fill_weights(nw_dtype d, unsigned char *w, size_t n, temper t)
         nw_dtype_from_f32(d, random_value(t), w + i * nw_dtype_bytes(d));
 }
 
-/* The same number: equal bits, or both NaN (whose sign and payload nobody promises). */
-static void assert_same(const nw_kernels *kernels, const char *what, float got, float expected)
-{
-    if (bits_of(got) == bits_of(expected) || (isnan(got) && isnan(expected)))
-        return;
-    fail_msg("%s: %s: got %a, expected %a", kernels->name, what, (double)got, (double)expected);
-}
-
 /* ---- matrix product ---------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -132,11 +47,6 @@ typedef struct {
     const unsigned char *w;
     const float         *x;
 } product;
-
-static size_t spread(size_t count, size_t stride, size_t last)
-{
-    return (count - 1) * stride + last;
-}
 
 /* Random sizes; w and x are laid at the end of their regions, w at any address. */
 static product product_random(nw_dtype d, size_t k, temper t, region wr, region xr)
@@ -158,16 +68,10 @@ static product product_random(nw_dtype d, size_t k, temper t, region wr, region 
 /* Runs it into the end of `yr`; nothing but the elements of y may change. */
 static float *product_run(const product *p, const nw_kernels *kernels, region yr)
 {
-    size_t         count = spread(p->cols, p->ldy, p->rows);
-    float         *y = region_end(yr, count * sizeof y[0]);
-    unsigned char *at = yr.bytes;
+    size_t count = spread(p->cols, p->ldy, p->rows);
+    float *y = region_end(yr, count * sizeof y[0]);
     kernels->matmul[p->d](y, p->ldy, p->x, p->ldx, p->cols, p->w, p->ldw, p->rows, p->k);
-    for (; at < (unsigned char *)y; at++)
-        assert_int_equal(*at, GUARD);
-    for (size_t c = 0; c + 1 < p->cols; c++) {
-        for (size_t r = p->rows; r < p->ldy; r++)
-            assert_int_equal(bits_of(y[c * p->ldy + r]), 0xa5a5a5a5u);
-    }
+    assert_guarded(yr, y, p->cols, p->ldy, p->rows);
     return y;
 }
 
@@ -311,13 +215,7 @@ static float *mixture_run(const mixture *m, const nw_kernels *kernels, region ou
     kernels->mix(out, m->ldo, m->p, m->ldp, m->q_count, m->v, m->ldv, first, m->d);
     kernels->mix(out, m->ldo, m->p + first, m->ldp, m->q_count, m->v + first * m->ldv, m->ldv, m->j_count - first,
                  m->d);
-
-    for (const unsigned char *at = out_region.bytes; at < (unsigned char *)out; at++)
-        assert_int_equal(*at, GUARD);
-    for (size_t q = 0; q + 1 < m->q_count; q++) {
-        for (size_t i = m->d; i < m->ldo; i++)
-            assert_int_equal(bits_of(out[q * m->ldo + i]), 0xa5a5a5a5u);
-    }
+    assert_guarded(out_region, out, m->q_count, m->ldo, m->d);
     return out;
 }
 
@@ -435,8 +333,7 @@ static float *operation_run(const operation *op, const nw_kernels *kernels, cons
     float *x = region_end(r, n * sizeof x[0]);
     memcpy(x, input, n * sizeof x[0]);
     op->run(kernels, x, other, n);
-    for (const unsigned char *at = r.bytes; at < (unsigned char *)x; at++)
-        assert_int_equal(*at, GUARD);
+    assert_guarded(r, x, 1, n, n);
     return x;
 }
 
@@ -600,17 +497,8 @@ static void test_names(void **state)
 int main(void)
 {
     random_state = 20240611;
-    portable = nw_kernels_named("portable");
-    if (portable == NULL) {
-        printf("the portable kernels are missing\n");
+    if (!find_variants(false))
         return 1;
-    }
-    for (const char *const *name = nw_kernels_names(); *name != NULL; name++) {
-        const nw_kernels *kernels = nw_kernels_named(*name);
-        printf("variant %s: %s\n", *name, kernels != NULL ? "tested" : "not tested, this CPU does not run it");
-        if (kernels != NULL && kernels != portable)
-            variants[variant_count++] = kernels;
-    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_matmul),

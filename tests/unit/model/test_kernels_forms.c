@@ -1,78 +1,18 @@
 /* Products over slim strips and over q8 and q4 blocks: every variant that this CPU runs gives the bits of the plain
- * portable product over the decoded weights, whatever the weights are; the fast encoders make the reference's bytes.
- *
- * Every buffer ends at a page that may not be touched; what lies before and between outputs is checked. */
-#define _DEFAULT_SOURCE
-#include "model/kernels.h"
+ * portable product over the decoded weights, whatever the weights are; the fast encoders make the reference's bytes. */
+#define REGION_BYTES ((size_t)1 << 18)
+#include "kernel_bench.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #define ROWS_MAX 40
 #define K_MAX 700
 #define GAP_MAX 5
-#define REGION_BYTES ((size_t)1 << 18)
-#define GUARD 0xa5
 
-static const nw_kernels *portable;
-static const nw_kernels *variants[8]; /* all that this CPU runs, portable included */
-static size_t            variant_count;
+/* A buffer for each use. */
+static region region_w, region_x, region_y, region_z;
 
-/* ---- buffers and numbers ----------------------------------------------------------------------------------------- */
-
-/* The last `bytes` bytes before a forbidden page; all of the region is GUARD again. One region per use. */
-static void *region_end(size_t which, size_t bytes)
-{
-    static unsigned char *regions[5];
-    if (regions[which] == NULL) {
-        size_t page = (size_t)sysconf(_SC_PAGESIZE);
-        void  *p = mmap(NULL, REGION_BYTES + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        assert_true(p != MAP_FAILED);
-        assert_int_equal(mprotect((unsigned char *)p + REGION_BYTES, page, PROT_NONE), 0);
-        regions[which] = p;
-    }
-    assert_true(bytes <= REGION_BYTES);
-    memset(regions[which], GUARD, REGION_BYTES);
-    return regions[which] + REGION_BYTES - bytes;
-}
-
-enum { REGION_W, REGION_X, REGION_Y, REGION_Z, REGION_PLAIN };
-
-static uint64_t random_state = 7;
-
-static uint32_t random_u32(void)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 32);
-}
-
-static size_t random_below(size_t n)
-{
-    return random_u32() % n;
-}
-
-static uint32_t bits_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static float of_bits(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 /* What the weights of a strip are like. */
 typedef enum {
@@ -107,14 +47,6 @@ static void fill(float *x, size_t n, temper t)
     }
 }
 
-/* Equal bits, or both NaN (whose sign and payload nobody promises). */
-static void assert_same(const nw_kernels *kernels, const char *what, float got, float expected)
-{
-    if (bits_of(got) == bits_of(expected) || (isnan(got) && isnan(expected)))
-        return;
-    fail_msg("%s: %s: got %a, expected %a", kernels->name, what, (double)got, (double)expected);
-}
-
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
 typedef enum { SLIM, Q8, Q4 } kind;
@@ -129,20 +61,15 @@ typedef struct {
 /* Runs it into the end of a region; nothing but the elements of y may change. */
 static const float *product_run(const product *p, const nw_kernels *kernels)
 {
-    size_t count = (p->cols - 1) * p->ldy + p->rows;
-    float *y = region_end(REGION_Z, count * sizeof y[0]);
+    size_t count = spread(p->cols, p->ldy, p->rows);
+    float *y = region_end(region_z, count * sizeof y[0]);
     if (p->kind == SLIM) {
         kernels->matmul_slim(y, p->ldy, p->x, p->ldx, p->cols, p->w, p->first, p->rows, p->k);
     } else {
         nw_quant q = p->kind == Q8 ? NW_Q8 : NW_Q4;
         kernels->matmul_q[q](y, p->ldy, p->x, p->ldx, p->cols, p->w, p->ldw, p->rows, p->k);
     }
-    for (const unsigned char *at = (unsigned char *)(y + count) - REGION_BYTES; at < (unsigned char *)y; at++)
-        assert_int_equal(*at, GUARD);
-    for (size_t c = 0; c + 1 < p->cols; c++) {
-        for (size_t r = p->rows; r < p->ldy; r++)
-            assert_int_equal(bits_of(y[c * p->ldy + r]), 0xa5a5a5a5u);
-    }
+    assert_guarded(region_z, y, p->cols, p->ldy, p->rows);
     return y;
 }
 
@@ -162,7 +89,7 @@ static void check_widen(const product *p, const float *expected)
 {
     for (size_t v = 0; v < variant_count; v++) {
         size_t count = p->rows * p->k;
-        float *y = region_end(REGION_Z, count * sizeof y[0]);
+        float *y = region_end(region_z, count * sizeof y[0]);
         if (p->kind == SLIM)
             variants[v]->widen_slim(y, p->w, p->first, p->rows);
         else
@@ -178,8 +105,8 @@ static void random_columns(product *p, temper t)
     p->cols = 1 + random_below(NW_COLS_MAX);
     p->ldx = p->k + random_below(GAP_MAX);
     p->ldy = p->rows + random_below(GAP_MAX);
-    size_t count = (p->cols - 1) * p->ldx + p->k;
-    float *x = region_end(REGION_X, count * sizeof x[0]);
+    size_t count = spread(p->cols, p->ldx, p->k);
+    float *x = region_end(region_x, count * sizeof x[0]);
     fill(x, count, t);
     p->x = x;
 }
@@ -207,9 +134,9 @@ static void check_slim(size_t all, size_t k, unsigned width, temper t)
     product p = {.kind = SLIM, .all = all, .first = random_below(all), .k = k};
     p.rows = 1 + random_below(all - p.first);
     /* sometimes at an odd address */
-    p.w = memcpy((uint8_t *)region_end(REGION_W, bytes + t), strip, bytes);
+    p.w = memcpy((uint8_t *)region_end(region_w, bytes + t), strip, bytes);
     random_columns(&p, t);
-    float *y = region_end(REGION_Y, ((p.cols - 1) * p.ldy + p.rows) * sizeof y[0]);
+    float *y = region_end(region_y, spread(p.cols, p.ldy, p.rows) * sizeof y[0]);
     portable->matmul[NW_BF16](y, p.ldy, p.x, p.ldx, p.cols, w + p.first * k, k, p.rows, k);
     check_product(&p, y);
 
@@ -263,13 +190,13 @@ static void test_slim_every_pattern(void **state)
 static size_t check_damaged(const uint8_t *strip, size_t bytes, size_t rows, size_t k, size_t at, uint8_t change)
 {
     static uint16_t decoded[16 * 200];
-    uint8_t        *bad = memcpy(region_end(REGION_W, bytes), strip, bytes);
+    uint8_t        *bad = memcpy(region_end(region_w, bytes), strip, bytes);
     product         p = {.kind = SLIM, .all = rows, .rows = rows, .k = k, .w = bad};
     bad[at] ^= change;
     if (!nw_slim_check(bad, bytes, rows, k))
         return 0;
     random_columns(&p, ODD);
-    float *y = region_end(REGION_Y, ((p.cols - 1) * p.ldy + p.rows) * sizeof y[0]);
+    float *y = region_end(region_y, spread(p.cols, p.ldy, p.rows) * sizeof y[0]);
     nw_slim_decode(decoded, bad, 0, rows);
     portable->matmul[NW_BF16](y, p.ldy, p.x, p.ldx, p.cols, decoded, k, rows, k);
     check_product(&p, y);
@@ -304,7 +231,7 @@ static void check_quant(kind which, size_t rows, size_t k, bool hostile)
     static uint8_t blocks[ROWS_MAX * (K_MAX + 64) * 2];
     nw_quant       q = which == Q8 ? NW_Q8 : NW_Q4;
     product        p = {.kind = which, .all = rows, .rows = rows, .k = k, .ldw = k + 32 * random_below(2)};
-    size_t         count = (rows - 1) * p.ldw + k, bytes = count / 32 * nw_quant_block_bytes(q);
+    size_t         count = spread(rows, p.ldw, k), bytes = count / 32 * nw_quant_block_bytes(q);
     for (size_t at = 0; at < bytes; at++)
         blocks[at] = (uint8_t)random_u32();
     if (!hostile) {
@@ -312,9 +239,9 @@ static void check_quant(kind which, size_t rows, size_t k, bool hostile)
             blocks[at] &= 0xbf; /* below 2 */
     }
     nw_quant_decode(q, values, blocks, count);
-    p.w = memcpy(region_end(REGION_W, bytes), blocks, bytes);
+    p.w = memcpy(region_end(region_w, bytes), blocks, bytes);
     random_columns(&p, hostile ? ODD : TAME);
-    float *y = region_end(REGION_Y, ((p.cols - 1) * p.ldy + p.rows) * sizeof y[0]);
+    float *y = region_end(region_y, spread(p.cols, p.ldy, p.rows) * sizeof y[0]);
     portable->matmul[NW_F32](y, p.ldy, p.x, p.ldx, p.cols, values, p.ldw, p.rows, k);
     check_product(&p, y);
     if (p.ldw == k)
@@ -340,13 +267,10 @@ static void test_variants(void **state)
 
 int main(void)
 {
-    portable = nw_kernels_named("portable");
-    for (const char *const *name = nw_kernels_names(); *name != NULL; name++) {
-        const nw_kernels *kernels = nw_kernels_named(*name);
-        printf("variant %s: %s\n", *name, kernels != NULL ? "tested" : "not tested, this CPU does not run it");
-        if (kernels != NULL)
-            variants[variant_count++] = kernels;
-    }
+    random_state = 7;
+    if (!find_variants(true))
+        return 1;
+    region_w = region_new(), region_x = region_new(), region_y = region_new(), region_z = region_new();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_variants),     cmocka_unit_test(test_slim),
         cmocka_unit_test(test_slim_tails),   cmocka_unit_test(test_slim_every_pattern),

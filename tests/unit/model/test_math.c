@@ -2,6 +2,7 @@
  *
  * exp is seen through softmax: beside a 0, an x below -17.4 leaves the sum at exactly 1, so what comes out is exp(x)
  * itself. Its argument reduction is the same everywhere, so that range shows all of it, subnormal results included. */
+#include "draws.h"
 #include "model/kernels.h"
 
 #include <math.h>
@@ -19,13 +20,6 @@ enum { SWEEP_STEP = 17 };
 #else
 enum { SWEEP_STEP = 1 };
 #endif
-
-static float of_bits(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
 
 /* The distance from `exact` in units of the last place of a float of that size. */
 static double ulps(float got, double exact)
