@@ -46,6 +46,46 @@ refused() {
     err_has "$pattern"
 }
 
+# interrupt SIGNAL CONDITION ARGS...: sends it when the shell command CONDITION holds, or after 20 s; the program ends
+# with 130
+interrupt() {
+    signal=$1 condition=$2
+    shift 2
+    rm -f "$work/out"
+    "$narrows" "$@" </dev/null >"$work/out" 2>"$work/err" &
+    pid=$!
+    tries=0
+    while ! eval "$condition" && [ $tries -lt 400 ]; do
+        sleep 0.05
+        tries=$((tries + 1))
+    done
+    kill -"$signal" $pid
+    wait $pid
+    status=$? ran="narrows $1, SIG$signal"
+    expect_status 130
+}
+
+# kill_after SECONDS ARGS...
+kill_after() {
+    seconds=$1
+    shift
+    "$narrows" "$@" &
+    sleep "$seconds"
+    kill -9 $! 2>/dev/null
+    wait $! 2>/dev/null
+}
+
+# refused_without_room ARGS...: but for DST, which comes last, on a file system of 1 MiB: nothing is written to it
+refused_without_room() {
+    if [ "$(id -u)" -eq 0 ] && mkdir "$work/small" && mount -t tmpfs -o size=1M tmpfs "$work/small" 2>/dev/null; then
+        refused 5 'needs [0-9]* bytes where [0-9]* are free' "$@" "$work/small/x"
+        [ -z "$(ls "$work/small")" ] || fail 'something is left on a full disk'
+        umount "$work/small"
+    else
+        echo 'no tmpfs can be mounted here: a full file system is not tested'
+    fi
+}
+
 finish() {
     [ "$failures" -eq 0 ] || { echo "$failures failed"; exit 1; }
     exit 0

@@ -206,18 +206,8 @@ yes "$text" | head -n 20000 >"$work/many"
 mkdir "$work/there"
 cp "$work/kept" "$work/there/states.safetensors"
 for signal in INT TERM; do
-    "$narrows" embed -m "$model" -b 64M --lines -f "$work/many" -o "$work/there/states.safetensors" </dev/null \
-        >"$work/out" 2>"$work/err" &
-    pid=$!
-    tries=0
-    while [ "$(ls "$work/there" | wc -l)" -lt 2 ] && [ $tries -lt 200 ]; do
-        sleep 0.05
-        tries=$((tries + 1))
-    done
-    kill -$signal $pid
-    wait $pid
-    status=$? ran="narrows embed, SIG$signal"
-    expect_status 130
+    interrupt $signal '[ "$(ls "$work/there" | wc -l)" -ge 2 ]' \
+        embed -m "$model" -b 64M --lines -f "$work/many" -o "$work/there/states.safetensors"
     err_has '^narrows: peak .* texts'
     [ "$(ls "$work/there")" = states.safetensors ] || fail "$ran: it left $(ls "$work/there")"
     same "$work/kept" "$work/there/states.safetensors"

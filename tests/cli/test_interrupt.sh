@@ -3,19 +3,8 @@
 
 yes 'translate English to German: eight hundred and seventy-six thousand, five hundred and forty-eight' | head -n 20000 >"$work/many"
 for signal in INT TERM; do
-    rm -f "$work/out"
-    "$narrows" run -m "$model" -b 64M --lines -f "$work/many" </dev/null >"$work/out" 2>"$work/err" &
-    pid=$!
     # The first line is out: the session is at work.
-    tries=0
-    while [ ! -s "$work/out" ] && [ $tries -lt 200 ]; do
-        sleep 0.1
-        tries=$((tries + 1))
-    done
-    kill -$signal $pid
-    wait $pid
-    status=$? ran="narrows run, SIG$signal"
-    expect_status 130
+    interrupt $signal '[ -s "$work/out" ]' run -m "$model" -b 64M --lines -f "$work/many"
     err_has '^narrows: peak .* tokens'
     [ "$(wc -l <"$work/out")" -lt 20000 ] || fail "$ran: it ran to its end"
 done
