@@ -3,6 +3,7 @@
 #ifndef NW_LOADER_PACK_LAYOUT_H
 #define NW_LOADER_PACK_LAYOUT_H
 
+#include "base/bytes.h"
 #include "loader/form.h"
 
 #include <string.h>
@@ -41,27 +42,5 @@ enum {
 /* True if a file of this name may stand beside the shards: plain ASCII, no path, and not one of the pack's own names.
  */
 bool nw_pack_file_name_ok(const char *name);
-
-static inline uint32_t nw_get_u32(const unsigned char *p)
-{
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
-static inline uint64_t nw_get_u64(const unsigned char *p)
-{
-    return nw_get_u32(p) | (uint64_t)nw_get_u32(p + 4) << 32;
-}
-
-static inline void nw_put_u32(unsigned char *p, uint32_t value)
-{
-    for (int i = 0; i < 4; i++)
-        p[i] = (unsigned char)(value >> (8 * i));
-}
-
-static inline void nw_put_u64(unsigned char *p, uint64_t value)
-{
-    nw_put_u32(p, (uint32_t)value);
-    nw_put_u32(p + 4, (uint32_t)(value >> 32));
-}
 
 #endif

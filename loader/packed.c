@@ -12,6 +12,8 @@
 #define ZSTD_STATIC_LINKING_ONLY /* contexts in memory of ours; literals that are always Huffman-coded */
 #include "loader/packed.h"
 
+#include "base/bytes.h"
+
 #include <string.h>
 #include <zstd.h>
 #if defined(__SSE2__)
@@ -95,8 +97,7 @@ static void split_32(const unsigned char *src, size_t n, unsigned char *const pl
     }
 #endif
     for (; i < n; i++) {
-        const unsigned char *e = src + 4 * i;
-        uint32_t             x = e[0] | (uint32_t)e[1] << 8 | (uint32_t)e[2] << 16 | (uint32_t)e[3] << 24;
+        uint32_t x = nw_get_u32(src + 4 * i);
         x = x << 1 | x >> 31;
         planes[0][i] = (unsigned char)(x >> 24);
         planes[1][i] = (unsigned char)(x >> 16);
@@ -183,8 +184,7 @@ static void join_32(const unsigned char *const planes[PLANES_MAX], size_t n, uns
         uint32_t x =
             (uint32_t)planes[0][i] << 24 | (uint32_t)planes[1][i] << 16 | (uint32_t)planes[2][i] << 8 | planes[3][i];
         x = x >> 1 | x << 31;
-        for (size_t k = 0; k < 4; k++)
-            dst[4 * i + k] = (unsigned char)(x >> (8 * k));
+        nw_put_u32(dst + 4 * i, x);
     }
 }
 
@@ -255,17 +255,6 @@ nw_packed *nw_packed_init(void *workspace, size_t bytes, nw_packed_use use)
 
 /* -- a section -- */
 
-static void put_u32(unsigned char *p, size_t value)
-{
-    for (int i = 0; i < 4; i++)
-        p[i] = (unsigned char)(value >> (8 * i));
-}
-
-static size_t get_u32(const unsigned char *p)
-{
-    return (size_t)p[0] | (size_t)p[1] << 8 | (size_t)p[2] << 16 | (size_t)p[3] << 24;
-}
-
 /* True if a plane's bytes are spread so evenly that no code makes it a sixteenth smaller, by a sample. The chance that
  * two bytes are equal gives an entropy (Renyi's) that is never above Shannon's, which bounds any code of single bytes:
  * below 1/200 it is 7.64 bits. So are mantissas, and trying to code them would be time for nothing. */
@@ -305,7 +294,7 @@ static size_t section_encode(nw_packed *p, size_t count, size_t n, size_t stride
             memcpy(dst + at, plane, n);
             size = n;
         }
-        put_u32(dst + k * SIZE_BYTES, size);
+        nw_put_u32(dst + k * SIZE_BYTES, (uint32_t)size);
         at += size;
     }
     return at;
@@ -338,7 +327,7 @@ static const char *section_decode(nw_packed *p, kind k, size_t n, const unsigned
     if (bytes < at)
         return "it ends before its elements do";
     for (size_t i = 0; i < count; i++) {
-        size_t size = get_u32(src + i * SIZE_BYTES);
+        size_t size = nw_get_u32(src + i * SIZE_BYTES);
         if (size > bytes - at)
             return "it ends before its elements do";
         if (size > n)
@@ -381,7 +370,7 @@ size_t nw_packed_encode(nw_packed *packed, nw_dtype dtype, const void *src, size
         return 0;
     kind   k = element == 2 ? KIND_16 : low_halves_are_zero(from, elements) ? KIND_HIGH : KIND_32;
     size_t stride = section_elements(k);
-    put_u32(to, k);
+    nw_put_u32(to, k);
     for (size_t done = 0, n; done < elements; done += n) {
         n = nw_min_size(elements - done, stride);
         unsigned char *planes[PLANES_MAX];
@@ -410,7 +399,7 @@ const char *nw_packed_decode(nw_packed *packed, nw_dtype dtype, const void *src,
     NW_CHECK(elements > 0 && elements <= NW_PACKED_ELEMENTS_MAX);
     if (bytes < HEADER_BYTES)
         return "it ends before its elements do";
-    size_t k = get_u32(from);
+    size_t k = nw_get_u32(from);
     if (element == 2 ? k != KIND_16 : k != KIND_HIGH && k != KIND_32)
         return "it is not packed as its type is";
     for (size_t done = 0, n, used = 0; done < elements; done += n, at += used) {

@@ -9,6 +9,7 @@
  */
 #include "loader/writer.h"
 
+#include "base/bytes.h"
 #include "output.h"
 #include "safetensors.h"
 
@@ -208,8 +209,7 @@ static nw_code shard_begin(nw_writer *w, nw_error *err)
     if (rc != NW_OK)
         return rc;
     unsigned char len[8];
-    for (int i = 0; i < 8; i++)
-        len[i] = (unsigned char)(measure.bytes >> (8 * i));
+    nw_put_u64(len, measure.bytes);
     nw_text text = {.out = &w->out, .err = err};
     text.rc = nw_output_put(&w->out, len, sizeof len, err);
     text_header(w, &text, w->next, end);

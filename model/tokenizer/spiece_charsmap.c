@@ -11,6 +11,7 @@
  */
 #include "spiece_file.h"
 
+#include "base/bytes.h"
 #include "utf8.h"
 
 #include <string.h>
@@ -39,15 +40,10 @@ typedef struct {
     uint32_t             depth;
 } trie;
 
-static uint32_t load_u32(const unsigned char *p)
-{
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
 static uint32_t unit_at(const trie *t, size_t index)
 {
     NW_CHECK(index < t->unit_count);
-    return load_u32(t->units + 4 * index);
+    return nw_get_u32(t->units + 4 * index);
 }
 
 /* Fields of a unit, as darts.h of darts-clone has them. */
@@ -135,7 +131,7 @@ static const char *walk(trie *t)
 
 nw_code nw_charsmap_check(nw_memory *mem, const char *name, const unsigned char *map, size_t len, nw_error *err)
 {
-    size_t trie_bytes = len >= 4 ? load_u32(map) : 0;
+    size_t trie_bytes = len >= 4 ? nw_get_u32(map) : 0;
     if (len < 4 || trie_bytes == 0 || trie_bytes % 4 != 0 || trie_bytes >= len - 4)
         return nw_fail(err, NW_E_TOKENIZER, 0, "%s: the charsmap's sizes do not fit together", name);
     trie t = {.units = map + 4,
@@ -166,18 +162,18 @@ nw_code nw_charsmap_check(nw_memory *mem, const char *name, const unsigned char 
 size_t nw_charsmap_match(const unsigned char *map, const unsigned char *text, size_t len, const char **ret_replacement)
 {
     const unsigned char *units = map + 4;
-    const unsigned char *strings = units + load_u32(map);
+    const unsigned char *strings = units + nw_get_u32(map);
     size_t               longest = 0;
-    uint32_t             state = unit_offset(load_u32(units));
+    uint32_t             state = unit_offset(nw_get_u32(units));
     for (size_t i = 0; i < len; i++) {
         uint32_t at = state ^ text[i];
-        uint32_t unit = load_u32(units + 4 * (size_t)at);
+        uint32_t unit = nw_get_u32(units + 4 * (size_t)at);
         if (unit_label(unit) != text[i])
             break;
         state = at ^ unit_offset(unit);
         if (unit_has_leaf(unit)) {
             longest = i + 1;
-            *ret_replacement = (const char *)strings + (load_u32(units + 4 * (size_t)state) & 0x7FFFFFFFu);
+            *ret_replacement = (const char *)strings + (nw_get_u32(units + 4 * (size_t)state) & 0x7FFFFFFFu);
         }
     }
     return longest;

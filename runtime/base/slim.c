@@ -8,12 +8,6 @@
 
 #define ALIGN ((uint64_t)64)
 
-static void put_u32(uint8_t *p, size_t value)
-{
-    for (size_t b = 0; b < 4; b++)
-        p[b] = (uint8_t)(value >> (8 * b));
-}
-
 nw_slim_layout nw_slim_layout_of(size_t rows, size_t k, unsigned width, size_t escapes)
 {
     NW_CHECK(width == 3 || width == 4);
@@ -139,17 +133,17 @@ size_t nw_slim_encode_by(const nw_slim_coder *coder, void *dst, size_t cap, cons
 
     size_t first = 0, total = l.bytes - NW_SLIM_PAD - l.escapes;
     memset(out, 0, l.raw);
-    put_u32(out, width);
-    put_u32(out + 4, rows);
-    put_u32(out + 8, k);
+    nw_put_u32(out, width);
+    nw_put_u32(out + 4, (uint32_t)rows);
+    nw_put_u32(out + 8, (uint32_t)k);
     memcpy(out + NW_SLIM_TABLE, table, sizeof table);
     for (size_t r = 0; r < rows; r++) {
-        put_u32(out + NW_SLIM_FIRST + 4 * r, first);
+        nw_put_u32(out + NW_SLIM_FIRST + 4 * r, (uint32_t)first);
         first += coder->row(out + l.raw + r * l.raw_row, out + l.codes + r * l.codes_row, out + l.escapes + first,
                             in + r * k * 2, k, width, code_of);
     }
     NW_CHECK(first == total);
-    put_u32(out + NW_SLIM_FIRST + 4 * rows, first);
+    nw_put_u32(out + NW_SLIM_FIRST + 4 * rows, (uint32_t)first);
     memset(out + l.codes + rows * l.codes_row, 0, l.escapes - l.codes - rows * l.codes_row);
     memset(out + l.escapes + total, 0, NW_SLIM_PAD);
     return l.bytes;
@@ -161,14 +155,6 @@ size_t nw_slim_encode(void *dst, size_t cap, const void *src, size_t rows, size_
 }
 
 /* ---- checking ---------------------------------------------------------------------------------------------------- */
-
-static uint64_t load_u64(const uint8_t *p)
-{
-    uint64_t value = 0;
-    for (unsigned b = 0; b < 8; b++)
-        value |= (uint64_t)p[b] << (8 * b);
-    return value;
-}
 
 static unsigned count_bits(uint64_t x)
 {
@@ -185,11 +171,11 @@ static size_t count_escapes(const uint8_t *codes, unsigned width)
     size_t         count = 0;
     for (size_t q = 0; q < 4; q++) {
         if (width == 4) {
-            uint64_t x = load_u64(codes + 8 * q);
+            uint64_t x = nw_get_u64(codes + 8 * q);
             x &= x >> 2;
             count += count_bits(x & x >> 1 & fours);
         } else {
-            uint64_t x = q == 3 ? load_u64(codes + 16) >> 16 : load_u64(codes + 6 * q);
+            uint64_t x = q == 3 ? nw_get_u64(codes + 16) >> 16 : nw_get_u64(codes + 6 * q);
             count += count_bits(x & x >> 1 & x >> 2 & threes);
         }
     }

@@ -32,6 +32,7 @@
 #ifndef NW_BASE_SLIM_H
 #define NW_BASE_SLIM_H
 
+#include "base/bytes.h"
 #include "base/check.h"
 
 #define NW_SLIM_GROUP ((size_t)64)              /* weights in a group, and bytes of a group in the raw plane */
@@ -73,8 +74,7 @@ void nw_slim_decode(void *dst, const void *strip, size_t first_row, size_t rows)
 
 static inline uint32_t nw_slim_u32(const void *strip, size_t at)
 {
-    const uint8_t *p = (const uint8_t *)strip + at;
-    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+    return nw_get_u32((const uint8_t *)strip + at);
 }
 
 /* Where weight `w` (0..63) of a group stands in it. */
