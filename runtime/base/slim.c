@@ -164,22 +164,31 @@ static unsigned count_bits(uint64_t x)
     return (unsigned)(x * 0x0101010101010101u >> 56);
 }
 
-/* Codes that are all ones, in one group. Of width 3, sixteen in each 6 bytes. */
+/* Bit 3 c for each of the 21 codes of 3 bits in x, from its lowest bit on, that is all ones. */
+static uint64_t escapes_of_3(uint64_t x)
+{
+    return x & x >> 1 & x >> 2 & 0x1249249249249249u;
+}
+
+/* Bit 4 c for each of the 16 codes of 4 bits. */
+static uint64_t escapes_of_4(uint64_t x)
+{
+    x &= x >> 2;
+    return x & x >> 1 & 0x1111111111111111u;
+}
+
+/* Codes that are all ones, in one group. Those of one word leave bits free where those of the others fit between them,
+ * so that all 64 are counted at once: this runs over every strip that is read. */
 static size_t count_escapes(const uint8_t *codes, unsigned width)
 {
-    const uint64_t threes = 0x0000249249249249u, fours = 0x1111111111111111u;
-    size_t         count = 0;
-    for (size_t q = 0; q < 4; q++) {
-        if (width == 4) {
-            uint64_t x = nw_get_u64(codes + 8 * q);
-            x &= x >> 2;
-            count += count_bits(x & x >> 1 & fours);
-        } else {
-            uint64_t x = q == 3 ? nw_get_u64(codes + 16) >> 16 : nw_get_u64(codes + 6 * q);
-            count += count_bits(x & x >> 1 & x >> 2 & threes);
-        }
+    uint64_t a = nw_get_u64(codes), b = nw_get_u64(codes + 8), c = nw_get_u64(codes + 16);
+    if (width == 4) {
+        uint64_t d = nw_get_u64(codes + 24);
+        return count_bits(escapes_of_4(a) | escapes_of_4(b) << 1 | escapes_of_4(c) << 2 | escapes_of_4(d) << 3);
     }
-    return count;
+    uint64_t second = a >> 63 | b << 1, third = b >> 62 | c << 2; /* from codes 21 and 42 on; the last is code 63 */
+    uint64_t last = c >> 61 == 7;
+    return count_bits(escapes_of_3(a) | escapes_of_3(second) << 1 | escapes_of_3(third) << 2 | last << 63);
 }
 
 static bool check_table(const uint8_t *table, unsigned width)

@@ -166,6 +166,37 @@ static void test_layout(void **state)
     assert_int_equal(codes[7] & ~0x0e, 0);
 }
 
+/* Escapes from `first` to `end` of a row of two groups, all other codes in use beside them: each counts once. */
+static void check_places(size_t first, size_t end, unsigned width)
+{
+    enum { ROWS = 8, K = 128 };
+    static uint16_t w[ROWS * K], back[ROWS * K];
+    static uint8_t  strip[ROWS * K * 2];
+    unsigned        shift = width == 3 ? 7 : 8, codes = (1u << width) - 1;
+    for (size_t i = 0; i < ROWS * K; i++)
+        w[i] = (uint16_t)(0x3f80 + (random_u32() % codes << shift));
+    for (size_t i = first; i < end; i++)
+        w[i] = (uint16_t)(random_u32() % 48 << shift); /* too many kinds for any to get a code */
+    size_t bytes = nw_slim_encode(strip, sizeof strip, w, ROWS, K, width);
+    assert_int_equal(bytes, nw_slim_layout_of(ROWS, K, width, end - first).bytes);
+    assert_int_equal(nw_slim_u32(strip, NW_SLIM_FIRST + 4), end - first);
+    assert_int_equal(nw_slim_u32(strip, NW_SLIM_FIRST + 4 * ROWS), end - first);
+    assert_true(nw_slim_check(strip, bytes, ROWS, K));
+    nw_slim_decode(back, strip, 0, ROWS);
+    assert_memory_equal(back, w, sizeof w);
+}
+
+static void test_every_place(void **state)
+{
+    (void)state;
+    for (size_t at = 0; at < 128; at++) {
+        for (unsigned width = 3; width <= 4; width++) {
+            check_places(at, at + 1, width);
+            check_places(at, 128, width);
+        }
+    }
+}
+
 /* ---- damage ------------------------------------------------------------------------------------------------------ */
 
 static void check_damage(unsigned width)
@@ -240,8 +271,9 @@ int main(void)
 {
     random_state = 42;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_every_pattern), cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_layout),     cmocka_unit_test(test_damage),        cmocka_unit_test(test_refused_fields),
+        cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_every_pattern), cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_layout),         cmocka_unit_test(test_every_place),   cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_refused_fields),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
