@@ -7,6 +7,7 @@
  */
 #include "loader/pack_writer.h"
 
+#include "base/text.h"
 #include "loader/pack.h"
 #include "pack_writer_state.h"
 
@@ -26,39 +27,11 @@ static void temp_name(size_t shard, char ret_name[64])
 
 /* -- what is declared -- */
 
-/* Length of the UTF-8 character at p, 0 if there is none. Long forms and surrogates are left to the reader's
- * strictness: they are refused here. */
-static size_t utf8_len(const unsigned char *p)
-{
-    size_t   len = p[0] < 0x80 ? 1 : p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
-    uint32_t value = len == 1 ? p[0] : p[0] & (0x7fu >> len);
-    for (size_t i = 1; i < len; i++) {
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-        value = value << 6 | (p[i] & 0x3f);
-    }
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    bool                  good = value >= least[len] && value <= 0x10ffff && (value < 0xd800 || value > 0xdfff);
-    return good && (p[0] < 0x80 || p[0] >= 0xc2) && p[0] < 0xf8 ? len : 0;
-}
-
-/* Text for people that can stand in JSON: what cannot becomes '?'. */
+/* Text for people that can stand in JSON, at most 255 bytes of it: what cannot becomes '?'. */
 static void copy_text(char ret_text[TEXT_MAX], const char *text)
 {
-    const unsigned char *p = (const unsigned char *)(text != NULL ? text : "");
-    size_t               at = 0;
-    while (*p != '\0') {
-        size_t len = utf8_len(p);
-        if (at + nw_max_size(len, 1) >= TEXT_MAX)
-            break;
-        if (len == 0 || *p < 0x20 || *p == 0x7f)
-            ret_text[at++] = '?';
-        else
-            memcpy(ret_text + at, p, len);
-        at += len == 0 || *p < 0x20 || *p == 0x7f ? 0 : len;
-        p += nw_max_size(len, 1);
-    }
-    ret_text[at] = '\0';
+    snprintf(ret_text, TEXT_MAX, "%s", text != NULL ? text : "");
+    nw_text_clean(ret_text);
 }
 
 nw_code nw_pack_writer_open(nw_memory *mem, const char *dir, const nw_pack_writer_options *options,

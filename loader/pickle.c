@@ -10,6 +10,8 @@
  */
 #include "pickle.h"
 
+#include "base/text.h"
+
 #include <string.h>
 
 typedef struct {
@@ -302,24 +304,13 @@ static nw_code op_float(nw_pickle *p, unsigned char code, nw_error *err)
     return rc == NW_OK ? push_number(p, NW_PICKLE_FLOAT, 0, err) : rc;
 }
 
-/* Well-formed UTF-8 (RFC 3629), without NUL. */
+/* Well-formed UTF-8 without NUL. */
 static bool text_ok(const unsigned char *s, size_t len)
 {
-    for (size_t i = 0; i < len;) {
-        unsigned char c = s[i];
-        size_t more = c < 0x80 ? 0 : c >= 0xc2 && c < 0xe0 ? 1 : (c & 0xf0) == 0xe0 ? 2 : c >= 0xf0 && c < 0xf5 ? 3 : 4;
-        if (c == 0 || more > 3 || more > len - i - 1)
+    for (size_t i = 0, step; i < len; i += step) {
+        step = nw_utf8_length_at(s + i, len - i);
+        if (step == 0 || s[i] == '\0')
             return false;
-        uint32_t point = more == 0 ? c : c & (0x3fu >> more);
-        for (size_t k = 1; k <= more; k++) {
-            if ((s[i + k] & 0xc0) != 0x80)
-                return false;
-            point = point << 6 | (s[i + k] & 0x3fu);
-        }
-        bool low = (more == 2 && point < 0x800) || (more == 3 && point < 0x10000);
-        if (low || (point >= 0xd800 && point < 0xe000) || point > 0x10ffff)
-            return false;
-        i += more + 1;
     }
     return true;
 }

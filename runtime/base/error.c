@@ -3,7 +3,7 @@
  * at a cut, too) is replaced here, once, for every message of the project. */
 #include "base/error.h"
 
-#include "text.h"
+#include "base/text.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -13,7 +13,7 @@
  */
 #include "base/json.h"
 
-#include "text.h"
+#include "base/text.h"
 
 #include <locale.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Formats one log line and hands it to the sink. Like an error's message it may quote files, and is cleaned alike. */
 #include "base/log.h"
 
-#include "text.h"
+#include "base/text.h"
 
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Text that came from outside, looked at strictly. Private to base. */
+/* Text that came from outside, looked at strictly. */
 #ifndef NW_BASE_TEXT_H
 #define NW_BASE_TEXT_H
 
