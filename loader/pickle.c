@@ -394,20 +394,14 @@ static nw_code op_put(nw_pickle *p, unsigned char code, nw_error *err)
         return nw_pickle_broken(p, "a memo entry out of order", err);
     if (index == NW_PICKLE_MEMO_MAX)
         return nw_pickle_broken(p, "more than a million memo entries", err);
-    if (index == p->memo_cap) {
-        size_t           cap = nw_max_size(p->memo_cap * 2, 1024);
-        nw_pickle_value *grown = nw_memory_alloc(p->source->mem, NW_TAG_INDEX, cap, sizeof *grown);
+    if (index == p->memo_count) {
+        nw_pickle_value *grown = nw_array_grow(p->source->mem, p->memo, p->memo_count, &p->memo_cap, sizeof *grown);
         if (grown == NULL)
-            return fail_memory(p, cap * sizeof *grown, err);
-        if (p->memo_cap > 0)
-            memcpy(grown, p->memo, p->memo_cap * sizeof *grown);
-        nw_memory_free(p->source->mem, NW_TAG_INDEX, p->memo, p->memo_cap, sizeof *p->memo);
+            return fail_memory(p, sizeof *grown * (p->memo_cap * 2), err);
         p->memo = grown;
-        p->memo_cap = cap;
+        p->memo_count++;
     }
     p->memo[index] = p->stack[p->depth - 1];
-    if (index == p->memo_count)
-        p->memo_count++;
     return NW_OK;
 }
 
