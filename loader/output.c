@@ -156,24 +156,30 @@ nw_code nw_output_put(nw_output *out, const void *bytes, size_t len, nw_error *e
     return NW_OK;
 }
 
-nw_code nw_output_begin(nw_output *out, const char *name, nw_error *err)
+/* Opens the file at hand for writing from its start, directly if the file system can. */
+static nw_code file_open(nw_output *o, const char *name, int flags, const char *what, nw_error *err)
 {
-    nw_output *o = out;
     NW_CHECK(o->fd < 0);
-    int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
+    flags |= O_WRONLY | O_CLOEXEC | O_NOFOLLOW;
     o->direct = true;
     o->fd = openat(o->temp_fd, name, flags | O_DIRECT, 0666);
     if (o->fd < 0 && errno == EINVAL) {
         o->direct = false;
         /* Some file systems make the file before they refuse the flag. */
-        (void)unlinkat(o->temp_fd, name, 0);
+        if ((flags & O_CREAT) != 0)
+            (void)unlinkat(o->temp_fd, name, 0);
         o->fd = openat(o->temp_fd, name, flags, 0666);
     }
     if (o->fd < 0)
-        return nw_output_fail(o, err, NW_E_IO, errno, "cannot make", name);
+        return nw_output_fail(o, err, NW_E_IO, errno, what, name);
     o->written = o->dropped = 0;
     o->buffered = 0;
     return NW_OK;
+}
+
+nw_code nw_output_begin(nw_output *out, const char *name, nw_error *err)
+{
+    return file_open(out, name, O_CREAT | O_EXCL, "cannot make", err);
 }
 
 static nw_code file_close(nw_output *o, nw_error *err)
@@ -205,18 +211,11 @@ nw_code nw_output_end(nw_output *out, nw_error *err)
 nw_code nw_output_rewrite(nw_output *out, const char *name, const void *block, nw_error *err)
 {
     nw_output *o = out;
-    NW_CHECK(o->fd < 0);
-    o->direct = true;
-    o->fd = openat(o->temp_fd, name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_DIRECT);
-    if (o->fd < 0 && errno == EINVAL) {
-        o->direct = false;
-        o->fd = openat(o->temp_fd, name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
-    }
-    if (o->fd < 0)
-        return nw_output_fail(o, err, NW_E_IO, errno, "cannot write to", name);
+    nw_code    rc = file_open(o, name, 0, "cannot write to", err);
+    if (rc != NW_OK)
+        return rc;
     memcpy(o->buf, block, NW_OUTPUT_BLOCK);
-    o->written = o->dropped = 0;
-    nw_code rc = buffer_write(o, NW_OUTPUT_BLOCK, err);
+    rc = buffer_write(o, NW_OUTPUT_BLOCK, err);
     if (rc != NW_OK)
         return rc;
     if (fsync(o->fd) != 0)
