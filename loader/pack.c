@@ -6,7 +6,6 @@
 #include "pack_state.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <xxhash.h>
@@ -19,12 +18,10 @@ bool nw_pack_is(const char *dir)
     return len > 0 && (size_t)len < sizeof path && lstat(path, &st) == 0;
 }
 
-const char *nw_pack_path(nw_pack *pack, const char *name)
+void nw_pack_path(const nw_pack *pack, const char *name, char ret_path[PATH_MAX])
 {
-    char path[PATH_MAX];
-    int  len = snprintf(path, sizeof path, "%s/%s", pack->dir, name);
-    NW_CHECK(len > 0 && (size_t)len < sizeof path); /* the directory's length leaves room for any name */
-    return nw_names_add(&pack->names, path, (size_t)len);
+    int len = snprintf(ret_path, PATH_MAX, "%s/%s", pack->dir, name);
+    NW_CHECK(len > 0 && len < PATH_MAX);
 }
 
 /* -- opening -- */
@@ -32,6 +29,14 @@ const char *nw_pack_path(nw_pack *pack, const char *name)
 static nw_code fail_memory(const nw_pack *p, nw_error *err)
 {
     return nw_memory_fail(p->mem, err, PATH_MAX, p->dir != NULL ? p->dir : "");
+}
+
+/* A path that stays; NULL: no memory. */
+static const char *keep_path(nw_pack *p, const char *name)
+{
+    char path[PATH_MAX];
+    nw_pack_path(p, name, path);
+    return nw_names_add(&p->names, path, strlen(path));
 }
 
 static nw_code set_paths(nw_pack *p, const char *dir, nw_error *err)
@@ -44,8 +49,8 @@ static nw_code set_paths(nw_pack *p, const char *dir, nw_error *err)
     p->dir = nw_names_add(&p->names, dir, len);
     if (p->dir == NULL)
         return fail_memory(p, err);
-    p->manifest_path = nw_pack_path(p, NW_PACK_MANIFEST);
-    p->index_path = nw_pack_path(p, NW_PACK_INDEX);
+    p->manifest_path = keep_path(p, NW_PACK_MANIFEST);
+    p->index_path = keep_path(p, NW_PACK_INDEX);
     return p->manifest_path != NULL && p->index_path != NULL ? NW_OK : fail_memory(p, err);
 }
 
@@ -88,7 +93,7 @@ static nw_code open_shards(nw_pack *p, nw_error *err)
     if (p->shards == NULL || p->shard_paths == NULL)
         return fail_memory(p, err);
     for (size_t i = 0; i < p->shard_count; i++) {
-        p->shard_paths[i] = nw_pack_path(p, p->shard_files[i].name);
+        p->shard_paths[i] = keep_path(p, p->shard_files[i].name);
         if (p->shard_paths[i] == NULL)
             return fail_memory(p, err);
         nw_file file = {.fd = -1};
@@ -109,8 +114,7 @@ static nw_code check_files(nw_pack *p, nw_error *err)
     for (size_t i = 0; i < p->file_count; i++) {
         char        path[PATH_MAX];
         struct stat st;
-        int         len = snprintf(path, sizeof path, "%s/%s", p->dir, p->files[i].name);
-        NW_CHECK(len > 0 && (size_t)len < sizeof path);
+        nw_pack_path(p, p->files[i].name, path);
         if (stat(path, &st) != 0)
             return nw_fail(err, NW_E_IO, errno, "open '%s'", path);
         if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != p->files[i].bytes) {
@@ -193,11 +197,9 @@ size_t nw_pack_tensor_count(const nw_pack *pack)
 
 nw_pack_tensor nw_pack_tensor_at(const nw_pack *pack, size_t index)
 {
-    NW_CHECK(index < pack->tensor_count);
-    const unsigned char *r = pack->index + NW_PACK_HEADER_BYTES + index * NW_PACK_TENSOR_BYTES;
-    const char          *names = (const char *)pack->index + pack->index_bytes - NW_PACK_CHECK_BYTES - pack->name_bytes;
+    const unsigned char *r = nw_pack_tensor_record(pack, index);
     nw_pack_tensor       t = {0};
-    t.name = names + nw_get_u32(r);
+    t.name = nw_pack_names(pack) + nw_get_u32(r);
     t.tile_first = nw_get_u32(r + 4);
     t.tile_count = nw_get_u32(r + 8);
     t.stride = nw_get_u32(r + 12);
@@ -237,9 +239,7 @@ size_t nw_pack_tile_count(const nw_pack *pack)
 
 nw_pack_tile nw_pack_tile_at(const nw_pack *pack, size_t index)
 {
-    NW_CHECK(index < pack->tile_count);
-    const unsigned char *r =
-        pack->index + NW_PACK_HEADER_BYTES + pack->tensor_count * NW_PACK_TENSOR_BYTES + index * NW_PACK_TILE_BYTES;
+    const unsigned char *r = nw_pack_tile_record(pack, index);
     return (nw_pack_tile){
         .offset = nw_get_u64(r),
         .bytes = nw_get_u32(r + 8),
@@ -253,10 +253,8 @@ nw_pack_tile nw_pack_tile_at(const nw_pack *pack, size_t index)
 
 nw_pack_strip nw_pack_strip_at(const nw_pack *pack, size_t index)
 {
-    NW_CHECK(index < pack->strip_count);
-    const unsigned char *r = pack->index + NW_PACK_HEADER_BYTES + pack->tensor_count * NW_PACK_TENSOR_BYTES +
-                             pack->tile_count * NW_PACK_TILE_BYTES + index * NW_PACK_STRIP_BYTES;
-    uint32_t bytes_form = nw_get_u32(r + 12);
+    const unsigned char *r = nw_pack_strip_record(pack, index);
+    uint32_t             bytes_form = nw_get_u32(r + 12);
     return (nw_pack_strip){
         .xxh3 = nw_get_u64(r),
         .offset = nw_get_u32(r + 8),

@@ -100,11 +100,10 @@ static nw_code read_header(nw_pack *p, nw_error *err)
 /* Names stand one behind the other in the order of the records, sorted. */
 static nw_code check_name(const nw_pack *p, size_t index, uint64_t *name_at, const char **last, nw_error *err)
 {
-    const unsigned char *r = p->index + NW_PACK_HEADER_BYTES + index * NW_PACK_TENSOR_BYTES;
-    const char          *names = (const char *)p->index + p->index_bytes - NW_PACK_CHECK_BYTES - p->name_bytes;
+    const unsigned char *r = nw_pack_tensor_record(p, index);
     if (nw_get_u32(r) != *name_at || *name_at >= p->name_bytes)
         return fail(p, "the name of a tensor is not where it should be", err);
-    const char *name = names + *name_at;
+    const char *name = nw_pack_names(p) + *name_at;
     const char *end = memchr(name, '\0', (size_t)(p->name_bytes - *name_at));
     if (end == NULL || !nw_tensor_name_ok(name, (size_t)(end - name)))
         return fail(p, "the name of a tensor is none", err);
@@ -118,7 +117,7 @@ static nw_code check_name(const nw_pack *p, size_t index, uint64_t *name_at, con
 
 static nw_code check_tensor(const nw_pack *p, size_t index, uint64_t tile_first, nw_error *err)
 {
-    const unsigned char *r = p->index + NW_PACK_HEADER_BYTES + index * NW_PACK_TENSOR_BYTES;
+    const unsigned char *r = nw_pack_tensor_record(p, index);
     uint64_t             dim_count = r[32], bytes = 0, strip = 0;
     if (r[33] >= NW_DTYPE_COUNT || r[34] >= NW_STORED_COUNT)
         return fail(p, "a tensor has a type that is not known", err);
@@ -149,10 +148,7 @@ static nw_code check_strips(const nw_pack *p, const nw_pack_tensor *t, const nw_
     uint64_t rows = nw_cut_rows(cut, tile->tile), end = 0;
     for (uint32_t i = 0; i < tile->strip_count; i++) {
         uint64_t strip_rows = nw_min_u64(cut->strip_rows, rows - i * cut->strip_rows);
-        uint32_t form = nw_get_u32(p->index + NW_PACK_HEADER_BYTES + p->tensor_count * NW_PACK_TENSOR_BYTES +
-                                   p->tile_count * NW_PACK_TILE_BYTES +
-                                   (uint64_t)(tile->strip_first + i) * NW_PACK_STRIP_BYTES + 12) >>
-                        24;
+        uint32_t form = nw_get_u32(nw_pack_strip_record(p, tile->strip_first + i) + 12) >> 24;
         if (form == 0 || form >= NW_FORM_COUNT)
             return fail_tile(p, t, tile->tile, "a strip has a form that is not known", err);
         nw_pack_strip s = nw_pack_strip_at(p, tile->strip_first + i);

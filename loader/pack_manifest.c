@@ -7,7 +7,6 @@
 #include "base/json.h"
 #include "pack_state.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <xxhash.h>
 

@@ -6,6 +6,8 @@
 #include "pack_layout.h"
 #include "tensor_table.h"
 
+#include <limits.h>
+
 /* A block that a shard holds; in the order of shards. */
 typedef struct {
     const char *name;
@@ -39,8 +41,35 @@ NW_MUST_USE nw_code nw_pack_read_manifest(nw_pack *pack, nw_error *err);
  * Errors  as nw_pack_open. */
 NW_MUST_USE nw_code nw_pack_read_index(nw_pack *pack, nw_error *err);
 
-/* "dir/name", kept with the pack's names; NULL: no memory. */
-const char *nw_pack_path(nw_pack *pack, const char *name);
+/* Records of the index, as they are in the file. Only within the counts, which must have been checked against its size.
+ */
+static inline const unsigned char *nw_pack_tensor_record(const nw_pack *pack, uint64_t index)
+{
+    NW_CHECK(index < pack->tensor_count);
+    return pack->index + NW_PACK_HEADER_BYTES + index * NW_PACK_TENSOR_BYTES;
+}
+
+static inline const unsigned char *nw_pack_tile_record(const nw_pack *pack, uint64_t index)
+{
+    NW_CHECK(index < pack->tile_count);
+    return pack->index + NW_PACK_HEADER_BYTES + pack->tensor_count * NW_PACK_TENSOR_BYTES + index * NW_PACK_TILE_BYTES;
+}
+
+static inline const unsigned char *nw_pack_strip_record(const nw_pack *pack, uint64_t index)
+{
+    NW_CHECK(index < pack->strip_count);
+    return pack->index + NW_PACK_HEADER_BYTES + pack->tensor_count * NW_PACK_TENSOR_BYTES +
+           pack->tile_count * NW_PACK_TILE_BYTES + index * NW_PACK_STRIP_BYTES;
+}
+
+/* Names of all tensors, nw_pack.name_bytes in all. */
+static inline const char *nw_pack_names(const nw_pack *pack)
+{
+    return (const char *)pack->index + pack->index_bytes - NW_PACK_CHECK_BYTES - pack->name_bytes;
+}
+
+/* "dir/name". Fits for every name that a manifest may have: the length of `dir` was checked. */
+void nw_pack_path(const nw_pack *pack, const char *name, char ret_path[PATH_MAX]);
 
 /* Where a tile is. */
 typedef struct {

@@ -7,8 +7,6 @@
 #include "loader/stream.h"
 #include "pack_state.h"
 
-#include <limits.h>
-#include <stdio.h>
 #include <xxhash.h>
 
 #define REPORT_BYTES ((uint64_t)4 << 20) /* between two calls of progress */
@@ -183,8 +181,7 @@ static nw_code verify_file(verify *v, const nw_pack_file *f, nw_error *err)
 {
     char    path[PATH_MAX];
     nw_file file = {.fd = -1};
-    int     path_len = snprintf(path, sizeof path, "%s/%s", v->pack->dir, f->name);
-    NW_CHECK(path_len > 0 && (size_t)path_len < sizeof path);
+    nw_pack_path(v->pack, f->name, path);
     if (f->bytes == 0) /* its size was checked */
         return NW_OK;
     nw_code rc = nw_file_open(path, &file, err);
