@@ -171,13 +171,6 @@ nw_pack *nw_pack_close(nw_pack *pack)
     return NULL;
 }
 
-uint64_t nw_pack_declared_bytes(uint64_t tensor_count, uint64_t tile_count, uint64_t strip_count, uint64_t shard_count)
-{
-    return sizeof(nw_pack) + ((uint64_t)64 << 10) + tensor_count * (NW_PACK_TENSOR_BYTES + 100) +
-           tile_count * (NW_PACK_TILE_BYTES + sizeof(nw_pack_place)) + strip_count * NW_PACK_STRIP_BYTES +
-           shard_count * 1024;
-}
-
 /* -- records -- */
 
 const char *nw_pack_dir(const nw_pack *pack)
@@ -212,24 +205,6 @@ nw_pack_tensor nw_pack_tensor_at(const nw_pack *pack, size_t index)
     t.rows = t.dim_count == 1 ? 1 : t.dims[0];
     t.cols = t.dim_count == 1 ? t.dims[0] : t.dims[1];
     return t;
-}
-
-bool nw_pack_find(const nw_pack *pack, const char *name, size_t *ret_index)
-{
-    size_t low = 0, high = (size_t)pack->tensor_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        int    order = strcmp(name, nw_pack_tensor_at(pack, middle).name);
-        if (order == 0) {
-            *ret_index = middle;
-            return true;
-        }
-        if (order > 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return false;
 }
 
 size_t nw_pack_tile_count(const nw_pack *pack)
@@ -295,17 +270,6 @@ const char *nw_pack_block(const nw_pack *pack, size_t shard, size_t index)
         at++;
     NW_CHECK(index < pack->holding_count - at && pack->holdings[at + index].shard == shard);
     return pack->holdings[at + index].name;
-}
-
-size_t nw_pack_file_count(const nw_pack *pack)
-{
-    return pack->file_count;
-}
-
-nw_pack_file nw_pack_file_at(const nw_pack *pack, size_t index)
-{
-    NW_CHECK(index < pack->file_count);
-    return pack->files[index];
 }
 
 nw_code nw_pack_file_check(const nw_pack *pack, const char *path, const void *bytes, size_t len, nw_error *err)

@@ -431,11 +431,6 @@ nw_code nw_pack_writer_finish(nw_pack_writer *writer, nw_error *err)
     return rc == NW_OK ? nw_output_commit(&w->out, err) : rc;
 }
 
-uint64_t nw_pack_writer_bytes(const nw_pack_writer *writer)
-{
-    return writer->bytes + (writer->out.fd >= 0 ? writer->offset : 0);
-}
-
 uint32_t nw_pack_writer_shards(const nw_pack_writer *writer)
 {
     return (uint32_t)writer->shard_count;

@@ -9,11 +9,6 @@
 #define BLOCK 32
 #define SCALE_MAX 65504.0f /* the largest finite f16 */
 
-const char *nw_quant_name(nw_quant type)
-{
-    return type == NW_Q8 ? "q8" : "q4";
-}
-
 /* Quantised values are low .. high, in units of the scale. */
 static int lowest(nw_quant type)
 {

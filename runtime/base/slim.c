@@ -24,12 +24,6 @@ nw_slim_layout nw_slim_layout_of(size_t rows, size_t k, unsigned width, size_t e
     return l;
 }
 
-size_t nw_slim_bytes_max(size_t rows, size_t k, unsigned width)
-{
-    NW_CHECK(k >= 1 && k <= NW_SLIM_WEIGHTS_MAX && rows <= NW_SLIM_WEIGHTS_MAX / k);
-    return nw_slim_layout_of(rows, k, width, rows * k).bytes;
-}
-
 /* ---- encoding ---------------------------------------------------------------------------------------------------- */
 
 /* The coded byte in bits 8..15, the raw one below. */

@@ -77,8 +77,7 @@ const char            *nw_pack_dir(const nw_pack *pack);
 const nw_pack_summary *nw_pack_about(const nw_pack *pack);
 
 size_t         nw_pack_tensor_count(const nw_pack *pack);
-nw_pack_tensor nw_pack_tensor_at(const nw_pack *pack, size_t index);                   /* sorted by name */
-bool           nw_pack_find(const nw_pack *pack, const char *name, size_t *ret_index); /* false: not there */
+nw_pack_tensor nw_pack_tensor_at(const nw_pack *pack, size_t index); /* sorted by name */
 
 size_t        nw_pack_tile_count(const nw_pack *pack);
 nw_pack_tile  nw_pack_tile_at(const nw_pack *pack, size_t index);
@@ -89,9 +88,6 @@ const nw_file *nw_pack_shard(const nw_pack *pack, size_t shard);
 const char    *nw_pack_shard_path(const nw_pack *pack, size_t shard);
 size_t         nw_pack_block_count(const nw_pack *pack, size_t shard);
 const char *nw_pack_block(const nw_pack *pack, size_t shard, size_t index); /* name of a block that the shard holds */
-
-size_t       nw_pack_file_count(const nw_pack *pack);
-nw_pack_file nw_pack_file_at(const nw_pack *pack, size_t index);
 
 /* Whether the whole content of `path`, read by its reader, is what was packed. True for what is no file of the pack:
  * one of another directory, or one that the manifest does not know.
@@ -113,9 +109,6 @@ bool nw_pack_strip_check(const nw_pack *pack, size_t tile, uint32_t strip, const
 /* NW_E_IO: "shard, tensor, tile and strip: `why`". `why` NULL: its checksum is wrong. */
 nw_code nw_pack_strip_fail(const nw_pack *pack, size_t tile, uint32_t strip, const char *why, nw_error *err);
 
-/* What an open pack of so many tensors, tiles and strips takes of the budget, about. */
-uint64_t nw_pack_declared_bytes(uint64_t tensor_count, uint64_t tile_count, uint64_t strip_count, uint64_t shard_count);
-
 /* -- checking all of it -- */
 
 /* One fault: of a strip, of the bytes between strips, or of a file beside. Lives during the call. */
@@ -128,7 +121,7 @@ typedef struct {
 } nw_pack_fault;
 
 typedef struct {
-    void (*fault)(void *user, const nw_pack_fault *fault);                 /* called for each; may be NULL */
+    void (*fault)(void *user, const nw_pack_fault *fault); /* called for each; may be NULL */
     /* Now and then; may be NULL. False ends the work. */
     bool (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_all);
     void *user;

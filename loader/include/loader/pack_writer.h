@@ -71,8 +71,7 @@ NW_MUST_USE nw_code nw_pack_writer_tile(nw_pack_writer *writer, const nw_pack_st
 NW_MUST_USE nw_code nw_pack_writer_file(nw_pack_writer *writer, const char *name, const void *bytes, size_t len,
                                         nw_error *err);
 
-/* Bytes of shards so far, and (after finish) of all; shards so far. */
-uint64_t nw_pack_writer_bytes(const nw_pack_writer *writer);
+/* Shards so far. */
 uint32_t nw_pack_writer_shards(const nw_pack_writer *writer);
 
 /* All tiles must have been written. Index, headers, manifest, fsync, rename. */

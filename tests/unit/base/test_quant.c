@@ -44,8 +44,6 @@ static void test_decode(void **state)
     float   values[32];
     assert_int_equal(nw_quant_block_bytes(NW_Q8), 34);
     assert_int_equal(nw_quant_block_bytes(NW_Q4), 18);
-    assert_string_equal(nw_quant_name(NW_Q8), "q8");
-    assert_string_equal(nw_quant_name(NW_Q4), "q4");
     for (size_t at = 0; at < 2; at++) { /* at any address */
         put_scale(block + at, 0.5f);
         for (size_t i = 0; i < 32; i++)
@@ -142,7 +140,7 @@ static void check_error(nw_quant q, double plain_scale, double slack)
     }
     assert_true(got <= plain);
     if (!(got <= least * slack))
-        fail_msg("%s: error %g, the least is %g", nw_quant_name(q), got, least);
+        fail_msg("%s: error %g, the least is %g", q == NW_Q8 ? "q8" : "q4", got, least);
 }
 
 static void test_error(void **state)

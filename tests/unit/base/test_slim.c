@@ -67,7 +67,7 @@ static void check_round_trip(size_t rows, size_t k, unsigned width, unsigned odd
     assert_int_equal(nw_slim_encode(tight, bytes, w, rows, k, width), bytes);
     assert_memory_equal(tight, strip, bytes);
     assert_int_equal(nw_slim_width(tight), width);
-    assert_true(bytes <= nw_slim_bytes_max(rows, k, width));
+    assert_true(bytes <= nw_slim_layout_of(rows, k, width, rows * k).bytes);
     assert_true(nw_slim_check(tight, bytes, rows, k));
     assert_false(nw_slim_check(tight, bytes - 1, rows, k));
     assert_false(nw_slim_check(strip, bytes + 1, rows, k));

@@ -195,11 +195,11 @@ static void compare_quantised(const char *name, const char *src, const char *pac
     tensor_files_open(&b, back);
     for (size_t i = 0; i < nw_checkpoint_tensor_count(a.c); i++) {
         const nw_tensor *x = nw_checkpoint_tensor(a.c, i), *y = nw_checkpoint_find(b.c, x->name);
-        size_t           index = 0;
-        bool             found = nw_pack_find(nw_checkpoint_pack(p.c), x->name, &index);
-        check(found && y != NULL, name, x->name);
-        if (!found || y == NULL)
+        const nw_tensor *in_pack = nw_checkpoint_find(p.c, x->name);
+        check(in_pack != NULL && y != NULL, name, x->name);
+        if (in_pack == NULL || y == NULL)
             continue;
+        size_t         index = (size_t)(in_pack - nw_checkpoint_tensor(p.c, 0));
         nw_stored      stored = stored_as(x, asked, &want_kept);
         nw_pack_tensor t = nw_pack_tensor_at(nw_checkpoint_pack(p.c), index);
         bool           blocks = stored >= NW_STORED_Q8;
@@ -355,11 +355,11 @@ static void test_damaged(const temp_dir *dir)
         if (!pack("damaged", src, &o, &p))
             continue;
         tensor_files f;
-        size_t       index = 0;
         tensor_files_open(&f, packed.text);
-        const nw_pack *k = nw_checkpoint_pack(f.c);
-        bool           found = nw_pack_find(k, "decoder.block.1.layer.2.DenseReluDense.wo.weight", &index);
-        NW_CHECK(found);
+        const nw_pack   *k = nw_checkpoint_pack(f.c);
+        const nw_tensor *t = nw_checkpoint_find(f.c, "decoder.block.1.layer.2.DenseReluDense.wo.weight");
+        NW_CHECK(t != NULL);
+        size_t        index = (size_t)(t - nw_checkpoint_tensor(f.c, 0));
         nw_pack_tile  tile = nw_pack_tile_at(k, nw_pack_tensor_at(k, index).tile_first);
         nw_pack_strip strip = nw_pack_strip_at(k, tile.strip_first);
         char          path[1100];

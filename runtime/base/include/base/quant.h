@@ -1,8 +1,8 @@
 /* q8 and q4: lossy forms of weights, in blocks of 32 with one scale, laid out as GGUF's Q8_0 and Q4_0.
  *
  *   q8   f16 d, 32 x i8 q              weight i = d * q[i]
- *   q4   f16 d, 16 bytes of nibbles    weight i = d * (q - 8), q the low half of byte i (i < 16) or the high one of i -
- * 16
+ *   q4   f16 d, 16 bytes of nibbles    weight i = d * (q - 8), q the low half of byte i (i < 16) or the high one of
+ *        byte i - 16
  *
  * Little-endian, blocks at any address. Every product is an exact f32 value (11 bits times 8), so a quantised weight
  * has one value however it is read. Rows whose length is no multiple of 32 cannot be stored so; that is the caller's
@@ -22,9 +22,6 @@ static inline size_t nw_quant_block_bytes(nw_quant type)
 {
     return type == NW_Q8 ? 34 : 18;
 }
-
-/* "q8", "q4". */
-const char *nw_quant_name(nw_quant type);
 
 /* Encodes n weights (a multiple of 32). The scale of each block is the one of several candidates with the least sum of
  * squared errors, measured with the scale as it is stored; zeros stay zeros. Returns false, with dst in no useful

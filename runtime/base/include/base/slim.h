@@ -51,10 +51,6 @@ typedef struct {
 /* width 3 or 4; rows and k at least 1 and, padded, not above NW_SLIM_WEIGHTS_MAX. */
 nw_slim_layout nw_slim_layout_of(size_t rows, size_t k, unsigned width, size_t escapes);
 
-/* Bytes that the strip of any rows x k weights needs at most. That is more than plain bf16, but nw_slim_encode refuses
- * such strips: it never writes more than rows * k * 2 - 1. */
-size_t nw_slim_bytes_max(size_t rows, size_t k, unsigned width);
-
 /* Encodes bf16 [rows, k] (row-major, no gaps, any address) into dst. Returns the strip's bytes, or 0 with dst untouched
  * if they would be more than `cap` or not less than the plain rows * k * 2. src and dst do not overlap. */
 size_t nw_slim_encode(void *dst, size_t cap, const void *src, size_t rows, size_t k, unsigned width);
