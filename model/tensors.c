@@ -12,6 +12,7 @@ static const nw_role decoder_roles[] = {NW_ROLE_NORM_SELF, NW_ROLE_BIAS,    NW_R
                                         NW_ROLE_CROSS_K,   NW_ROLE_CROSS_V, NW_ROLE_CROSS_O,    NW_ROLE_NORM_FF,
                                         NW_ROLE_WI,        NW_ROLE_WI1,     NW_ROLE_WO};
 #define COUNT(a) (sizeof(a) / sizeof *(a))
+#define PLACE_BLOCKS_MAX 1000000u /* for names of any configuration */
 
 /* Every block has every role of its stack in the table, so that an index is arithmetic; these two may be left out. */
 static bool role_exists(const nw_config *c, uint32_t block, nw_role role)
@@ -213,8 +214,8 @@ bool nw_tensor_name(const nw_config *c, const nw_tensor_need *need, uint32_t ind
     return true;
 }
 
-/* "17.layer..." with 17 below `blocks`: moves behind the point. */
-static bool skip_block(const char **name, uint32_t blocks)
+/* "17.layer..." with 17 below `blocks`, written without zeros before it: moves behind the point. */
+static bool take_block(const char **name, uint32_t blocks, uint32_t *ret_block)
 {
     const char *s = *name;
     uint32_t    block = 0;
@@ -224,6 +225,7 @@ static bool skip_block(const char **name, uint32_t blocks)
     if (!canonical || *s != '.' || block >= blocks)
         return false;
     *name = s + 1;
+    *ret_block = block;
     return true;
 }
 
@@ -251,11 +253,9 @@ static bool stack_expected(const nw_config *c, nw_stack stack, const char *rest)
         return true;
     if (strncmp(rest, "block.", 6) != 0)
         return false;
-    const char *number = rest + 6, *role = number;
-    if (!skip_block(&role, blocks))
-        return false;
-    bool first = number[0] == '0';
-    return block_expected(c, stack, first ? 0 : 1, role);
+    const char *role = rest + 6;
+    uint32_t    block = 0;
+    return take_block(&role, blocks, &block) && block_expected(c, stack, block, role);
 }
 
 bool nw_tensor_expected(const nw_config *c, const char *name)
@@ -424,14 +424,8 @@ static bool block_of(const char *name, const char *prefix, uint32_t *ret_block)
     size_t len = strlen(prefix);
     if (strncmp(name, prefix, len) != 0)
         return false;
-    uint32_t block = 0;
-    size_t   digits = strspn(name + len, "0123456789");
-    if (digits == 0 || digits > 6 || name[len + digits] != '.')
-        return false;
-    for (size_t i = 0; i < digits; i++)
-        block = block * 10 + (uint32_t)(name[len + i] - '0');
-    *ret_block = block;
-    return true;
+    const char *number = name + len;
+    return take_block(&number, PLACE_BLOCKS_MAX, ret_block);
 }
 
 nw_name_place nw_tensor_name_place(const char *name)
