@@ -1,7 +1,14 @@
 /* Which forms there are, and what can be said of their sizes without looking at the bytes. */
 #include "loader/form.h"
 
+#include <assert.h>
+
 #define BYTES_MAX ((uint64_t)1 << 62)
+
+/* Converted by casts, here and elsewhere, and both stand in files. */
+static_assert((int)NW_STORED_F32 == (int)NW_F32, "as in nw_dtype");
+static_assert((int)NW_STORED_BF16 == (int)NW_BF16, "as in nw_dtype");
+static_assert((int)NW_STORED_F16 == (int)NW_F16, "as in nw_dtype");
 
 const char *nw_stored_name(nw_stored stored)
 {
@@ -19,7 +26,8 @@ const char *nw_form_name(nw_form form)
 
 nw_stored nw_stored_of(nw_dtype dtype)
 {
-    return dtype == NW_F32 ? NW_STORED_F32 : dtype == NW_BF16 ? NW_STORED_BF16 : NW_STORED_F16;
+    NW_CHECK((unsigned)dtype < NW_DTYPE_COUNT);
+    return (nw_stored)dtype;
 }
 
 bool nw_stored_bytes(nw_stored stored, uint64_t rows, uint64_t cols, uint64_t *ret_bytes)

@@ -8,7 +8,7 @@
 #include "base/quant.h"
 
 /* The values that are stored. q8 and q4: blocks of 32 weights of a row with an f16 scale, as GGUF's Q8_0 and Q4_0. The
- * numbers stand in files. */
+ * numbers stand in files; those of f32, bf16 and f16 are those of nw_dtype. */
 typedef enum { NW_STORED_F32, NW_STORED_BF16, NW_STORED_F16, NW_STORED_Q8, NW_STORED_Q4, NW_STORED_COUNT } nw_stored;
 
 /* What the bytes of a strip are. Of f32, bf16 and f16: plain, or packed (loader/packed.h); of bf16 also slim, with
