@@ -72,10 +72,11 @@ static void test_whole(const subject *s, uint64_t want)
 static void spoil(const char *dir)
 {
     tensor_files f;
-    size_t       index;
     tensor_files_open(&f, dir);
-    const nw_pack *pack = nw_checkpoint_pack(f.c);
-    NW_CHECK(nw_pack_find(pack, "decoder.block.0.layer.2.DenseReluDense.wo.weight", &index));
+    const nw_pack   *pack = nw_checkpoint_pack(f.c);
+    const nw_tensor *wo = nw_checkpoint_find(f.c, "decoder.block.0.layer.2.DenseReluDense.wo.weight");
+    NW_CHECK(wo);
+    size_t        index = nw_checkpoint_index(f.c, wo);
     nw_pack_tile  tile = nw_pack_tile_at(pack, nw_pack_tensor_at(pack, index).tile_first);
     nw_pack_strip strip = nw_pack_strip_at(pack, tile.strip_first);
     int           fd = open(nw_pack_shard_path(pack, tile.shard), O_RDWR);
