@@ -20,7 +20,7 @@ static size_t strip_rows_max(const nw_forward *f)
     for (uint32_t i = 0; i < f->tensors->count; i++) {
         const nw_tensor_need *n = &f->tensors->list[i];
         bool                  decoding = n->stack == NW_STACK_DECODER || i == f->tensors->head;
-        if (n->vector || (n->role == NW_ROLE_EMBED && f->tensors->head != i) || (decoding && f->maxima.lanes == 0))
+        if (n->vector || (n->role == NW_ROLE_EMBED && f->tensors->head != i) || (decoding && f->maxima.columns == 0))
             continue;
         rows = nw_max_size(rows, (size_t)nw_min_u64(nw_cut_make(n->rows, n->cols).strip_rows, n->rows));
     }
@@ -32,18 +32,18 @@ void nw_forward_layout(nw_forward *f, nw_arena *a)
     const nw_config *c = f->config;
     const nw_maxima *m = &f->maxima;
     size_t           inner = nw_config_inner(c);
-    size_t           lanes = c->decoder_blocks > 0 ? m->lanes : 0;
+    size_t           columns = c->decoder_blocks > 0 ? m->columns : 0;
     size_t           longest = nw_max_size(m->input_tokens, m->output_tokens);
 
-    f->decode.x = nw_carve(a, lanes * c->d_model, sizeof(float), 64);
-    f->decode.h = nw_carve(a, lanes * c->d_model, sizeof(float), 64);
-    f->decode.q = nw_carve(a, lanes * inner, sizeof(float), 64);
-    f->decode.a = nw_carve(a, lanes * inner, sizeof(float), 64);
-    f->decode.ff = nw_carve(a, lanes * c->d_ff, sizeof(float), 64);
-    f->decode.scores = nw_carve(a, lanes > 0 ? m->threads * longest : 0, sizeof(float), 64);
+    f->decode.x = nw_carve(a, columns * c->d_model, sizeof(float), 64);
+    f->decode.h = nw_carve(a, columns * c->d_model, sizeof(float), 64);
+    f->decode.q = nw_carve(a, columns * inner, sizeof(float), 64);
+    f->decode.a = nw_carve(a, columns * inner, sizeof(float), 64);
+    f->decode.ff = nw_carve(a, columns * c->d_ff, sizeof(float), 64);
+    f->decode.scores = nw_carve(a, columns > 0 ? m->threads * longest : 0, sizeof(float), 64);
 
     /* Shared by both kinds of pass. */
-    f->out_floats = strip_rows_max(f) * nw_max_size(lanes, m->input_tokens);
+    f->out_floats = strip_rows_max(f) * nw_max_size(columns, m->encode_tokens);
     f->out = nw_carve(a, m->threads * f->out_floats, sizeof(float), 64);
 
     f->bucket_distances = nw_min_size(longest, c->bucket_distance + (size_t)1);
@@ -54,7 +54,7 @@ void nw_forward_layout(nw_forward *f, nw_arena *a)
 void nw_forward_encode_layout(nw_forward *f, nw_arena *a)
 {
     const nw_config *c = f->config;
-    size_t           t = f->maxima.input_tokens;
+    size_t           t = f->maxima.encode_tokens;
     size_t           inner = nw_config_inner(c);
     f->encode.x = nw_carve(a, t * c->d_model, sizeof(float), 64);
     f->encode.h = nw_carve(a, t * c->d_model, sizeof(float), 64);
@@ -63,7 +63,7 @@ void nw_forward_encode_layout(nw_forward *f, nw_arena *a)
     f->encode.v = nw_carve(a, t * inner, sizeof(float), 64);
     f->encode.a = nw_carve(a, t * inner, sizeof(float), 64);
     f->encode.ff = nw_carve(a, t * c->d_ff, sizeof(float), 64);
-    f->encode.scores = nw_carve(a, f->maxima.threads * NW_COLS_MAX * t, sizeof(float), 64);
+    f->encode.scores = nw_carve(a, f->maxima.threads * NW_COLS_MAX * f->maxima.input_tokens, sizeof(float), 64);
 }
 
 void nw_forward_prepare(nw_forward *f)
@@ -83,10 +83,10 @@ typedef enum {
 
 /* Where the rows of K or V go: behind page tables. */
 typedef struct {
-    nw_lane *lanes; /* column c is one token of lanes[c], at its length; NULL: all columns are one sequence's */
-    nw_kv   *kv;    /* that sequence's; column c is position c */
-    uint32_t block;
-    bool     values; /* V, not K */
+    const nw_column *columns; /* one row for each; NULL: of encoder states, for `crosses` one behind the other */
+    nw_cross *const *crosses;
+    uint32_t         block;
+    bool             values; /* V, not K */
 } kv_target;
 
 typedef struct {
@@ -100,22 +100,29 @@ typedef struct {
     nw_tile          tile;
 } product;
 
-static float *kv_row(const nw_config *c, const nw_kv *kv, uint32_t block, bool values, uint32_t position)
+static float *kv_row(const nw_config *c, const nw_kv *kv, uint32_t block, bool values, size_t row)
 {
     size_t inner = nw_config_inner(c);
-    size_t half = (size_t)kv->page_positions * inner;
-    NW_ASSERT(position / kv->page_positions < kv->page_count);
-    return kv->pages[position / kv->page_positions] + ((size_t)block * 2 + (values ? 1 : 0)) * half +
-           (size_t)(position % kv->page_positions) * inner;
+    size_t half = (size_t)kv->page_rows * inner;
+    NW_ASSERT(row / kv->page_rows < kv->page_count);
+    return kv->pages[row / kv->page_rows] + ((size_t)block * 2 + (values ? 1 : 0)) * half + row % kv->page_rows * inner;
+}
+
+static float *kv_output_row(const nw_config *c, const kv_target *t, size_t column)
+{
+    if (t->columns != NULL) {
+        const nw_column *o = &t->columns[column];
+        return kv_row(c, o->self, t->block, t->values, (size_t)o->position * o->branches + o->branch);
+    }
+    nw_cross *const *cross = t->crosses;
+    for (; column >= (*cross)->length; cross++)
+        column -= (*cross)->length;
+    return kv_row(c, &(*cross)->kv, t->block, t->values, column);
 }
 
 static float *output_row(const product *p, size_t column)
 {
-    if (p->kv == NULL)
-        return p->y + column * p->ldy;
-    const nw_kv *kv = p->kv->lanes != NULL ? p->kv->lanes[column].self : p->kv->kv;
-    uint32_t     position = p->kv->lanes != NULL ? kv->length : (uint32_t)column;
-    return kv_row(p->f->config, kv, p->kv->block, p->kv->values, position);
+    return p->kv == NULL ? p->y + column * p->ldy : kv_output_row(p->f->config, p->kv, column);
 }
 
 /* Joins the products of rows [first, first + rows) of the tensor with every column. */
@@ -247,19 +254,31 @@ static uint32_t bucket_of(const uint32_t *bucket, size_t distances, size_t dista
     return bucket[nw_min_size(distance, distances - 1)];
 }
 
-/* Encoder self-attention: every query sees every key. One piece of work is one head of one block of 16 queries. */
+/* Encoder self-attention: every query sees every key of its input. One piece of work is one head of one block of 16
+ * queries. */
 typedef struct {
-    nw_forward  *f;
-    const float *bias; /* [buckets, heads] */
-    size_t       queries, keys;
+    nw_forward            *f;
+    const float           *bias; /* [buckets, heads] */
+    const nw_encode_input *inputs;
+    size_t                 n;
 } encode_attention_job;
 
-static void encode_attention_bias(const encode_attention_job *j, float *scores, size_t query, size_t head)
+static size_t input_rows(const nw_encode_input *in)
+{
+    return in->count + in->pads;
+}
+
+static size_t query_blocks(const nw_encode_input *in)
+{
+    return (input_rows(in) + NW_COLS_MAX - 1) / NW_COLS_MAX;
+}
+
+static void encode_attention_bias(const encode_attention_job *j, float *scores, size_t keys, size_t query, size_t head)
 {
     const nw_forward *f = j->f;
     size_t            heads = f->config->head_count;
     uint32_t          after = f->config->bucket_count / 2; /* keys after the query use the upper half of the table */
-    for (size_t key = 0; key < j->keys; key++) {
+    for (size_t key = 0; key < keys; key++) {
         size_t   distance = key > query ? key - query : query - key;
         uint32_t b = bucket_of(f->bucket_encoder, f->bucket_distances, distance) + (key > query ? after : 0);
         scores[key] += j->bias[b * heads + head];
@@ -270,65 +289,99 @@ static void encode_attention_piece(void *ctx, size_t i, size_t worker)
 {
     const encode_attention_job *j = ctx;
     nw_forward                 *f = j->f;
-    size_t                      inner = nw_config_inner(f->config), d = f->config->d_kv, t = j->keys;
-    size_t                      head = i % f->config->head_count;
-    size_t                      first = i / f->config->head_count * NW_COLS_MAX;
-    size_t                      queries = nw_min_size(NW_COLS_MAX, j->queries - first);
-    float                      *scores = f->encode.scores + worker * NW_COLS_MAX * f->maxima.input_tokens;
-    float                      *a = f->encode.a + first * inner + head * d;
+    size_t                      inner = nw_config_inner(f->config), d = f->config->d_kv;
+    size_t                      head = i % f->config->head_count, block = i / f->config->head_count;
+    const nw_encode_input      *in = j->inputs;
+    size_t                      start = 0; /* row of the input's first token */
+    for (; block >= query_blocks(in); in++) {
+        block -= query_blocks(in);
+        start += input_rows(in);
+    }
+    size_t keys = in->mask ? in->count : input_rows(in), first = block * NW_COLS_MAX;
+    size_t queries = nw_min_size(NW_COLS_MAX, input_rows(in) - first);
+    float *scores = f->encode.scores + worker * NW_COLS_MAX * f->maxima.input_tokens;
+    float *a = f->encode.a + (start + first) * inner + head * d;
 
-    f->kernels->matmul[NW_F32](scores, t, f->encode.q + first * inner + head * d, inner, queries,
-                               f->encode.k + head * d, inner, t, d);
+    f->kernels->matmul[NW_F32](scores, keys, f->encode.q + (start + first) * inner + head * d, inner, queries,
+                               f->encode.k + start * inner + head * d, inner, keys, d);
     for (size_t q = 0; q < queries; q++) {
-        encode_attention_bias(j, scores + q * t, first + q, head);
-        f->kernels->softmax(scores + q * t, t);
+        encode_attention_bias(j, scores + q * keys, keys, first + q, head);
+        f->kernels->softmax(scores + q * keys, keys);
         memset(a + q * inner, 0, d * sizeof *a);
     }
-    f->kernels->mix(a, inner, scores, t, queries, f->encode.v + head * d, inner, t, d);
+    f->kernels->mix(a, inner, scores, keys, queries, f->encode.v + start * inner + head * d, inner, keys, d);
 }
 
-/* Attention of one token of each lane over its pages. One piece of work is one head of one lane. */
+/* Attention of each column over its pages. One piece of work is one head of one column. */
 typedef struct {
-    nw_forward  *f;
-    nw_lane     *lanes;
-    uint32_t     block;
-    const float *bias; /* [buckets, heads]; NULL: cross-attention, which has none and sees every position */
+    nw_forward      *f;
+    const nw_column *columns;
+    uint32_t         block;
+    const float     *bias; /* [buckets, heads]; NULL: cross-attention, which has none and sees every position */
 } decode_attention_job;
+
+/* Rows of consecutive positions that lie at equal distances in one page. */
+typedef struct {
+    const nw_kv *kv;
+    size_t       row, count, step; /* the first; how many; from one to the next */
+} kv_run;
+
+static size_t branch_at(const nw_column *c, size_t position)
+{
+    return c->path != NULL && position < c->position ? c->path[position] : c->branch;
+}
+
+/* The run that begins at a position of what a column sees, of `keys` positions in all. */
+static kv_run kv_run_at(const nw_column *c, bool cross, size_t position, size_t keys)
+{
+    kv_run r = {.kv = &c->cross->kv, .row = position, .step = 1};
+    if (!cross)
+        r = (kv_run){.kv = c->self, .row = position * c->branches + branch_at(c, position), .step = c->branches};
+    size_t in_page = (r.kv->page_rows - r.row % r.kv->page_rows + r.step - 1) / r.step;
+    size_t most = nw_min_size(in_page, keys - position);
+    r.count = cross || c->path == NULL ? most : 1;
+    while (r.count < most && branch_at(c, position + r.count) == branch_at(c, position))
+        r.count++;
+    return r;
+}
 
 static void decode_attention_piece(void *ctx, size_t i, size_t worker)
 {
     const decode_attention_job *j = ctx;
     nw_forward                 *f = j->f;
     size_t                      inner = nw_config_inner(f->config), d = f->config->d_kv, heads = f->config->head_count;
-    size_t                      lane = i / heads, head = i % heads;
-    const nw_kv                *kv = j->bias != NULL ? j->lanes[lane].self : j->lanes[lane].cross;
-    size_t                      keys = j->bias != NULL ? (size_t)kv->length + 1 : kv->length;
+    size_t                      column = i / heads, head = i % heads;
+    const nw_column            *c = &j->columns[column];
+    bool                        cross = j->bias == NULL;
+    size_t                      keys = cross ? c->cross->length : (size_t)c->position + 1;
     size_t                      longest = nw_max_size(f->maxima.input_tokens, f->maxima.output_tokens);
     float                      *scores = f->decode.scores + worker * longest;
-    const float                *q = f->decode.q + lane * inner + head * d;
-    float                      *a = f->decode.a + lane * inner + head * d;
+    const float                *q = f->decode.q + column * inner + head * d;
+    float                      *a = f->decode.a + column * inner + head * d;
     NW_ASSERT(keys <= longest);
 
-    for (size_t p = 0; p < keys; p += kv->page_positions) {
-        const float *k = kv_row(f->config, kv, j->block, false, (uint32_t)p) + head * d;
-        f->kernels->matmul[NW_F32](scores + p, 0, q, 0, 1, k, inner, nw_min_size(kv->page_positions, keys - p), d);
+    for (size_t p = 0; p < keys;) {
+        kv_run       r = kv_run_at(c, cross, p, keys);
+        const float *k = kv_row(f->config, r.kv, j->block, false, r.row) + head * d;
+        f->kernels->matmul[NW_F32](scores + p, 0, q, 0, 1, k, r.step * inner, r.count, d);
+        p += r.count;
     }
-    if (j->bias != NULL) {
-        for (size_t p = 0; p < keys; p++)
-            scores[p] += j->bias[bucket_of(f->bucket_decoder, f->bucket_distances, keys - 1 - p) * heads + head];
-    }
+    for (size_t p = 0; p < keys && !cross; p++)
+        scores[p] += j->bias[bucket_of(f->bucket_decoder, f->bucket_distances, keys - 1 - p) * heads + head];
     f->kernels->softmax(scores, keys);
     memset(a, 0, d * sizeof *a);
-    for (size_t p = 0; p < keys; p += kv->page_positions) {
-        const float *v = kv_row(f->config, kv, j->block, true, (uint32_t)p) + head * d;
-        f->kernels->mix(a, 0, scores + p, 0, 1, v, inner, nw_min_size(kv->page_positions, keys - p), d);
+    for (size_t p = 0; p < keys;) {
+        kv_run       r = kv_run_at(c, cross, p, keys);
+        const float *v = kv_row(f->config, r.kv, j->block, true, r.row) + head * d;
+        f->kernels->mix(a, 0, scores + p, 0, 1, v, r.step * inner, r.count, d);
+        p += r.count;
     }
 }
 
-static void decode_attention(nw_forward *f, nw_lane *lanes, size_t lane_count, uint32_t block, const float *bias)
+static void decode_attention(nw_forward *f, const nw_column *columns, size_t n, uint32_t block, const float *bias)
 {
-    decode_attention_job j = {.f = f, .lanes = lanes, .block = block, .bias = bias};
-    f->team.run(f->team.user, decode_attention_piece, &j, lane_count * f->config->head_count);
+    decode_attention_job j = {.f = f, .columns = columns, .block = block, .bias = bias};
+    f->team.run(f->team.user, decode_attention_piece, &j, n * f->config->head_count);
 }
 
 /* The bias table of a block: block 0's, unless every block has its own. */
@@ -340,49 +393,66 @@ static const float *bias_table(nw_forward *f, nw_stack stack, uint32_t block)
 
 /* ---- passes ---- */
 
-static nw_code encode_block(nw_forward *f, uint32_t block, const nw_encode_input *in, nw_error *err)
+static nw_code encode_block(nw_forward *f, uint32_t block, const nw_encode_input *inputs, size_t n, size_t rows,
+                            nw_error *err)
 {
     const nw_config  *c = f->config;
     const nw_tensors *ts = f->tensors;
-    size_t            inner = nw_config_inner(c), d = c->d_model, t = in->count + in->pads;
+    size_t            inner = nw_config_inner(c), d = c->d_model;
     struct {
         nw_role role;
         float  *y;
-    } inputs[] = {{NW_ROLE_Q, f->encode.q}, {NW_ROLE_K, f->encode.k}, {NW_ROLE_V, f->encode.v}};
+    } outputs[] = {{NW_ROLE_Q, f->encode.q}, {NW_ROLE_K, f->encode.k}, {NW_ROLE_V, f->encode.v}};
 
-    norm(f, f->encode.h, f->encode.x, nw_tensors_at(ts, NW_STACK_ENCODER, block, NW_ROLE_NORM_SELF), t);
-    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
-        product p = product_make(f, f->encode.h, t, d, inputs[i].y, inner, JOIN_STORE);
-        nw_code rc = multiply(&p, nw_tensors_at(ts, NW_STACK_ENCODER, block, inputs[i].role), err);
+    norm(f, f->encode.h, f->encode.x, nw_tensors_at(ts, NW_STACK_ENCODER, block, NW_ROLE_NORM_SELF), rows);
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {
+        product p = product_make(f, f->encode.h, rows, d, outputs[i].y, inner, JOIN_STORE);
+        nw_code rc = multiply(&p, nw_tensors_at(ts, NW_STACK_ENCODER, block, outputs[i].role), err);
         if (rc != NW_OK)
             return rc;
     }
 
-    encode_attention_job j = {
-        .f = f, .bias = bias_table(f, NW_STACK_ENCODER, block), .queries = t, .keys = in->mask ? in->count : t};
-    size_t query_blocks = (t + NW_COLS_MAX - 1) / NW_COLS_MAX;
-    f->team.run(f->team.user, encode_attention_piece, &j, query_blocks * c->head_count);
+    encode_attention_job j = {.f = f, .bias = bias_table(f, NW_STACK_ENCODER, block), .inputs = inputs, .n = n};
+    size_t               blocks = 0;
+    for (size_t i = 0; i < n; i++)
+        blocks += query_blocks(&inputs[i]);
+    f->team.run(f->team.user, encode_attention_piece, &j, blocks * c->head_count);
 
-    product o = product_make(f, f->encode.a, t, inner, f->encode.x, d, JOIN_ADD);
+    product o = product_make(f, f->encode.a, rows, inner, f->encode.x, d, JOIN_ADD);
     nw_code rc = multiply(&o, nw_tensors_at(ts, NW_STACK_ENCODER, block, NW_ROLE_O), err);
     if (rc != NW_OK)
         return rc;
 
-    norm(f, f->encode.h, f->encode.x, nw_tensors_at(ts, NW_STACK_ENCODER, block, NW_ROLE_NORM_FF), t);
-    return feed_forward(f, NW_STACK_ENCODER, block, f->encode.h, f->encode.ff, f->encode.x, t, err);
+    norm(f, f->encode.h, f->encode.x, nw_tensors_at(ts, NW_STACK_ENCODER, block, NW_ROLE_NORM_FF), rows);
+    return feed_forward(f, NW_STACK_ENCODER, block, f->encode.h, f->encode.ff, f->encode.x, rows, err);
 }
 
-nw_code nw_forward_encode(nw_forward *f, const nw_encode_input *in, float **ret_states, nw_error *err)
+/* The embeddings of an input's tokens and of its pads: x [count + pads, d_model]. */
+static nw_code embed_input(nw_forward *f, const nw_encode_input *in, float *x, nw_error *err)
 {
-    size_t d = f->config->d_model, rows = in->count + in->pads;
-    NW_CHECK(in->count >= 1 && in->pads <= f->maxima.input_tokens && rows <= f->maxima.input_tokens);
-    nw_code rc = f->weights.embed(f->weights.user, in->ids, in->count, f->encode.x, err);
+    size_t  d = f->config->d_model, rows = input_rows(in);
+    nw_code rc = f->weights.embed(f->weights.user, in->ids, in->count, x, err);
     if (rc == NW_OK && in->pads > 0)
-        rc = f->weights.embed(f->weights.user, &in->pad_id, 1, f->encode.x + in->count * d, err);
+        rc = f->weights.embed(f->weights.user, &in->pad_id, 1, x + in->count * d, err);
     for (size_t i = in->count + 1; i < rows && rc == NW_OK; i++)
-        memcpy(f->encode.x + i * d, f->encode.x + in->count * d, d * sizeof *f->encode.x);
+        memcpy(x + i * d, x + in->count * d, d * sizeof *x);
+    return rc;
+}
+
+nw_code nw_forward_encode(nw_forward *f, const nw_encode_input *inputs, size_t n, float **ret_states, nw_error *err)
+{
+    size_t  rows = 0;
+    nw_code rc = NW_OK;
+    NW_CHECK(n >= 1);
+    for (size_t i = 0; i < n && rc == NW_OK; i++) {
+        NW_CHECK(inputs[i].count >= 1 && inputs[i].pads <= f->maxima.input_tokens);
+        NW_CHECK(input_rows(&inputs[i]) <= f->maxima.input_tokens);
+        NW_CHECK(rows + input_rows(&inputs[i]) <= f->maxima.encode_tokens);
+        rc = embed_input(f, &inputs[i], f->encode.x + rows * f->config->d_model, err);
+        rows += input_rows(&inputs[i]);
+    }
     for (uint32_t b = 0; b < f->config->encoder_blocks && rc == NW_OK; b++)
-        rc = encode_block(f, b, in, err);
+        rc = encode_block(f, b, inputs, n, rows, err);
     if (rc != NW_OK)
         return rc;
     norm(f, f->encode.h, f->encode.x, nw_tensors_at(f->tensors, NW_STACK_ENCODER, 0, NW_ROLE_NORM_FINAL), rows);
@@ -390,33 +460,38 @@ nw_code nw_forward_encode(nw_forward *f, const nw_encode_input *in, float **ret_
     return NW_OK;
 }
 
-nw_code nw_forward_cross(nw_forward *f, const float *states, size_t count, nw_kv *kv, nw_error *err)
+nw_code nw_forward_cross(nw_forward *f, const float *states, nw_cross *const *crosses, size_t n, nw_error *err)
 {
     static const nw_role roles[] = {NW_ROLE_CROSS_K, NW_ROLE_CROSS_V};
-    NW_CHECK(count >= 1 && count <= (size_t)kv->page_count * kv->page_positions);
+    size_t               rows = 0;
+    for (size_t i = 0; i < n; i++) {
+        NW_CHECK(crosses[i]->length >= 1);
+        NW_CHECK(crosses[i]->length <= (size_t)crosses[i]->kv.page_count * crosses[i]->kv.page_rows);
+        rows += crosses[i]->length;
+    }
+    NW_CHECK(n >= 1 && rows <= f->maxima.encode_tokens);
     for (uint32_t b = 0; b < f->config->decoder_blocks; b++) {
         for (size_t i = 0; i < 2; i++) {
-            kv_target target = {.kv = kv, .block = b, .values = roles[i] == NW_ROLE_CROSS_V};
-            product   p = product_make(f, states, count, f->config->d_model, NULL, 0, JOIN_STORE);
+            kv_target target = {.crosses = crosses, .block = b, .values = roles[i] == NW_ROLE_CROSS_V};
+            product   p = product_make(f, states, rows, f->config->d_model, NULL, 0, JOIN_STORE);
             p.kv = &target;
             nw_code rc = multiply(&p, nw_tensors_at(f->tensors, NW_STACK_DECODER, b, roles[i]), err);
             if (rc != NW_OK)
                 return rc;
         }
     }
-    kv->length = (uint32_t)count;
     return NW_OK;
 }
 
-/* q into its buffer; K and V straight into the lanes' pages. */
-static nw_code decode_self_inputs(nw_forward *f, uint32_t block, nw_lane *lanes, size_t n, nw_error *err)
+/* q into its buffer; K and V straight into the columns' pages. */
+static nw_code decode_self_inputs(nw_forward *f, uint32_t block, const nw_column *columns, size_t n, nw_error *err)
 {
     const nw_tensors *ts = f->tensors;
     size_t            inner = nw_config_inner(f->config), d = f->config->d_model;
     product           q = product_make(f, f->decode.h, n, d, f->decode.q, inner, JOIN_STORE);
     nw_code           rc = multiply(&q, nw_tensors_at(ts, NW_STACK_DECODER, block, NW_ROLE_Q), err);
     for (int i = 0; i < 2 && rc == NW_OK; i++) {
-        kv_target target = {.lanes = lanes, .block = block, .values = i == 1};
+        kv_target target = {.columns = columns, .block = block, .values = i == 1};
         product   p = product_make(f, f->decode.h, n, d, NULL, 0, JOIN_STORE);
         p.kv = &target;
         rc = multiply(&p, nw_tensors_at(ts, NW_STACK_DECODER, block, i == 1 ? NW_ROLE_V : NW_ROLE_K), err);
@@ -431,16 +506,16 @@ static nw_code decode_attention_output(nw_forward *f, uint32_t block, nw_role ro
     return multiply(&p, nw_tensors_at(f->tensors, NW_STACK_DECODER, block, role), err);
 }
 
-static nw_code decode_block(nw_forward *f, uint32_t block, nw_lane *lanes, size_t n, nw_error *err)
+static nw_code decode_block(nw_forward *f, uint32_t block, const nw_column *columns, size_t n, nw_error *err)
 {
     const nw_tensors *ts = f->tensors;
     float            *x = f->decode.x, *h = f->decode.h;
 
     norm(f, h, x, nw_tensors_at(ts, NW_STACK_DECODER, block, NW_ROLE_NORM_SELF), n);
-    nw_code rc = decode_self_inputs(f, block, lanes, n, err);
+    nw_code rc = decode_self_inputs(f, block, columns, n, err);
     if (rc != NW_OK)
         return rc;
-    decode_attention(f, lanes, n, block, bias_table(f, NW_STACK_DECODER, block));
+    decode_attention(f, columns, n, block, bias_table(f, NW_STACK_DECODER, block));
     rc = decode_attention_output(f, block, NW_ROLE_O, n, err);
     if (rc != NW_OK)
         return rc;
@@ -450,7 +525,7 @@ static nw_code decode_block(nw_forward *f, uint32_t block, nw_lane *lanes, size_
     rc = multiply(&q, nw_tensors_at(ts, NW_STACK_DECODER, block, NW_ROLE_CROSS_Q), err);
     if (rc != NW_OK)
         return rc;
-    decode_attention(f, lanes, n, block, NULL);
+    decode_attention(f, columns, n, block, NULL);
     rc = decode_attention_output(f, block, NW_ROLE_CROSS_O, n, err);
     if (rc != NW_OK)
         return rc;
@@ -459,30 +534,37 @@ static nw_code decode_block(nw_forward *f, uint32_t block, nw_lane *lanes, size_
     return feed_forward(f, NW_STACK_DECODER, block, h, f->decode.ff, x, n, err);
 }
 
-nw_code nw_forward_decode(nw_forward *f, nw_lane *lanes, size_t lane_count, float *logits, nw_error *err)
+/* The embeddings of up to NW_COLS_MAX columns' tokens, in one batch. */
+static nw_code embed_columns(nw_forward *f, const nw_column *columns, size_t n, float *x, nw_error *err)
+{
+    uint32_t ids[NW_COLS_MAX];
+    for (size_t i = 0; i < n; i++)
+        ids[i] = columns[i].token;
+    return f->weights.embed(f->weights.user, ids, n, x, err);
+}
+
+nw_code nw_forward_decode(nw_forward *f, const nw_column *columns, size_t n, float *logits, nw_error *err)
 {
     const nw_config *c = f->config;
     size_t           d = c->d_model;
     nw_code          rc = NW_OK;
-    NW_CHECK(lane_count >= 1 && lane_count <= f->maxima.lanes);
-    for (size_t i = 0; i < lane_count && rc == NW_OK; i++) {
-        NW_CHECK(lanes[i].self->length < lanes[i].self->page_count * lanes[i].self->page_positions);
-        rc = f->weights.embed(f->weights.user, &lanes[i].token, 1, f->decode.x + i * d, err);
+    NW_CHECK(n >= 1 && n <= f->maxima.columns);
+    for (size_t i = 0; i < n; i++) {
+        const nw_column *o = &columns[i];
+        NW_CHECK(o->branch < o->branches && o->position < f->maxima.output_tokens);
+        NW_CHECK((size_t)o->position * o->branches + o->branch < (size_t)o->self->page_count * o->self->page_rows);
     }
+    for (size_t i = 0; i < n && rc == NW_OK; i += NW_COLS_MAX)
+        rc = embed_columns(f, columns + i, nw_min_size(NW_COLS_MAX, n - i), f->decode.x + i * d, err);
     for (uint32_t b = 0; b < c->decoder_blocks && rc == NW_OK; b++)
-        rc = decode_block(f, b, lanes, lane_count, err);
+        rc = decode_block(f, b, columns, n, err);
     if (rc != NW_OK)
         return rc;
-    norm(f, f->decode.h, f->decode.x, nw_tensors_at(f->tensors, NW_STACK_DECODER, 0, NW_ROLE_NORM_FINAL), lane_count);
+    norm(f, f->decode.h, f->decode.x, nw_tensors_at(f->tensors, NW_STACK_DECODER, 0, NW_ROLE_NORM_FINAL), n);
     if (c->scale_output)
-        f->kernels->scale(f->decode.h, (float)(1 / sqrt((double)d)), lane_count * d);
-    product head = product_make(f, f->decode.h, lane_count, d, logits, c->vocab_size, JOIN_STORE);
-    rc = multiply(&head, f->tensors->head, err);
-    if (rc != NW_OK)
-        return rc;
-    for (size_t i = 0; i < lane_count; i++)
-        lanes[i].self->length++;
-    return NW_OK;
+        f->kernels->scale(f->decode.h, (float)(1 / sqrt((double)d)), n * d);
+    product head = product_make(f, f->decode.h, n, d, logits, c->vocab_size, JOIN_STORE);
+    return multiply(&head, f->tensors->head, err);
 }
 
 double nw_log_probability(const nw_kernels *k, const float *logits, size_t n, size_t index)

@@ -44,20 +44,19 @@ static void place_vectors(nw_parts *p, nw_arena *a, const nw_model *m, nw_pass p
     }
 }
 
-/* A pool of pages for `lanes` sequences, and the tables that point into it. */
-static void place_kv(const nw_config *c, nw_arena *a, nw_kv **ret_kv, float ***ret_table, float **ret_pool,
-                     size_t lanes, uint32_t positions, uint32_t pages)
+/* Pages of K and V, and room for the tables of all requests. */
+static void place_self(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape *s)
 {
-    size_t floats = nw_kv_page_floats(c, positions);
-    *ret_kv = nw_carve(a, lanes, sizeof **ret_kv, 64);
-    *ret_table = nw_carve(a, lanes * pages, sizeof **ret_table, 64);
-    *ret_pool = floats > 0 ? nw_carve(a, lanes * pages * floats, sizeof(float), 64) : NULL;
-    if (*ret_kv == NULL || *ret_pool == NULL)
-        return;
-    for (size_t i = 0; i < lanes * pages; i++)
-        (*ret_table)[i] = *ret_pool + i * floats;
-    for (size_t i = 0; i < lanes; i++)
-        (*ret_kv)[i] = (nw_kv){.pages = *ret_table + i * pages, .page_positions = positions, .page_count = pages};
+    nw_page_pool_layout(&p->self, a, &m->config, s->self_pages, s->self_rows);
+    p->self_table_len = s->requests > 0 ? nw_page_pool_need(&p->self, s->sequences * s->maxima.output_tokens) : 0;
+    p->self_tables = nw_carve(a, s->requests * p->self_table_len, sizeof *p->self_tables, 64);
+}
+
+static void place_cross(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape *s)
+{
+    nw_page_pool_layout(&p->cross, a, &m->config, s->cross_pages, s->cross_rows);
+    p->cross_table_len = s->requests > 0 ? nw_page_pool_need(&p->cross, s->maxima.input_tokens) : 0;
+    p->cross_tables = nw_carve(a, s->requests * p->cross_table_len, sizeof *p->cross_tables, 64);
 }
 
 static void place_slots(nw_parts *p, nw_arena *a, const nw_shape *s)
@@ -86,9 +85,11 @@ void nw_parts_layout(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape
 
     p->pins = nw_carve(a, m->step_count[s->pinned], sizeof *p->pins, 64);
     p->embed_pins = nw_carve(a, nw_embed_tiles(m, s->pinned), sizeof *p->embed_pins, 64);
-    p->lanes = nw_carve(a, x->lanes, sizeof *p->lanes, 64);
-    p->request_ids =
-        nw_carve(a, nw_requests_max(s) * (x->input_tokens + x->output_tokens), sizeof *p->request_ids, 64);
+    p->columns = nw_carve(a, x->columns, sizeof *p->columns, 64);
+    p->request_ids = nw_carve(a, s->requests * (x->input_tokens + x->output_tokens), sizeof *p->request_ids, 64);
+    p->encode_inputs = nw_carve(a, s->inputs, sizeof *p->encode_inputs, 64);
+    p->crosses = nw_carve(a, s->inputs, sizeof *p->crosses, 64);
+    p->lane_ids = nw_carve(a, s->lanes * (1 + x->output_tokens), sizeof *p->lane_ids, 64);
     p->row_ids = nw_carve(a, NW_ROW_CACHE, sizeof *p->row_ids, 64);
     p->row_cache = nw_carve(a, (size_t)NW_ROW_CACHE * c->d_model, sizeof *p->row_cache, 64);
     p->row_buffers = nw_carve(a, NW_ROW_BATCH, s->row_bytes, s->align);
@@ -102,12 +103,12 @@ void nw_parts_layout(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape
     p->forward.maxima = *x;
     nw_forward_layout(&p->forward, a);
     nw_restore_layout(&p->restore, a, m, x->threads);
-    p->logits = nw_carve(a, x->lanes * c->vocab_size, sizeof(float), 64);
+    p->logits = nw_carve(a, x->columns * c->vocab_size, sizeof(float), 64);
     p->activation_bytes = measure(&last, a);
 
-    place_kv(c, a, &p->self, &p->self_table, &p->self_pool, x->lanes, s->self_positions, s->self_pages);
+    place_self(p, a, m, s);
     p->self_bytes = measure(&last, a);
-    place_kv(c, a, &p->cross, &p->cross_table, &p->cross_pool, x->lanes, s->cross_positions, s->cross_pages);
+    place_cross(p, a, m, s);
     p->cross_bytes = measure(&last, a);
 
     place_slots(p, a, s);

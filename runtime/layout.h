@@ -8,20 +8,24 @@
 #ifndef NW_RUNTIME_LAYOUT_H
 #define NW_RUNTIME_LAYOUT_H
 
+#include "page_pool.h"
 #include "pin_form.h"
 
 enum {
     NW_ROW_CACHE = 64, /* embedding rows remembered: tokens repeat */
-    NW_ROW_BATCH = 16, /* embedding rows read at once for a prompt */
-    NW_WAITING_MAX = 4 /* requests that may wait beside those in lanes */
+    NW_ROW_BATCH = 16  /* embedding rows read at once for a prompt */
 };
 
 /* What the layout depends on besides the model. */
 typedef struct {
-    nw_maxima  maxima; /* lanes is 0 if nothing is decoded */
-    nw_pass    pinned; /* the pass that repeats, whose tiles may stay: DECODE; ENCODE if nothing is decoded */
-    uint32_t   self_positions, self_pages; /* of a page; pages of a lane */
-    uint32_t   cross_positions, cross_pages;
+    nw_maxima  maxima;    /* columns is 0 if nothing is decoded; then so is all up to cross_pages but pinned */
+    size_t     lanes;     /* sequences that are decoded together */
+    size_t     sequences; /* of one request */
+    size_t     requests;  /* held: in lanes, encoded, waiting */
+    nw_pass    pinned;    /* the pass that repeats, whose tiles may stay: DECODE; ENCODE if nothing is decoded */
+    uint32_t   self_rows, cross_rows;   /* of a page of K and V */
+    size_t     self_pages, cross_pages; /* in all */
+    size_t     inputs;                  /* of one encoder pass */
     uint32_t   slot_count;
     size_t     slot_bytes;   /* the largest aligned read of any tile */
     size_t     row_bytes;    /* the aligned read of one embedding row */
@@ -53,34 +57,32 @@ typedef struct {
 #define NW_NOT_PINNED UINT64_MAX
 
 typedef struct {
-    nw_forward     forward; /* its buffers; the rest is set by the session */
-    float         *logits;  /* [lanes, vocab_size] */
-    float        **vectors; /* [tensors]: resident norms and bias tables as f32, NULL for matrices */
-    nw_lane       *lanes;
-    nw_kv         *self, *cross;              /* [lanes] */
-    float        **self_table, **cross_table; /* [lanes, pages] */
-    float         *self_pool, *cross_pool;
-    uint32_t      *request_ids; /* [nw_requests_max, input + output]: inputs and forced tokens of requests */
-    uint32_t      *row_ids;     /* [NW_ROW_CACHE] */
-    float         *row_cache;   /* [NW_ROW_CACHE, d_model] */
-    unsigned char *row_buffers; /* [NW_ROW_BATCH, row_bytes] */
-    nw_restore     restore;     /* its scratch, for packs */
-    nw_pin        *pins;        /* [steps of the pinned pass] */
-    nw_pin        *embed_pins;  /* [nw_embed_tiles] */
-    nw_slot       *slots;
-    unsigned char *slot_bytes;
-    unsigned char *region;
-    unsigned char *encode_scratch; /* within the region, at its end */
+    nw_forward       forward; /* its buffers; the rest is set by the session */
+    float           *logits;  /* [columns, vocab_size] */
+    float          **vectors; /* [tensors]: resident norms and bias tables as f32, NULL for matrices */
+    nw_column       *columns; /* [columns] */
+    nw_page_pool     self, cross;
+    float          **self_tables;  /* [requests, pages for the rows of a request's sequences] */
+    float          **cross_tables; /* [requests, pages for an input] */
+    size_t           self_table_len, cross_table_len;
+    uint32_t        *request_ids;   /* [requests, input + output]: inputs and forced tokens of requests */
+    nw_encode_input *encode_inputs; /* [inputs] */
+    nw_cross       **crosses;       /* [inputs] of the same prompts */
+    uint32_t        *lane_ids;      /* [lanes, 1 + output]: the start token and what was chosen */
+    uint32_t        *row_ids;       /* [NW_ROW_CACHE] */
+    float           *row_cache;     /* [NW_ROW_CACHE, d_model] */
+    unsigned char   *row_buffers;   /* [NW_ROW_BATCH, row_bytes] */
+    nw_restore       restore;       /* its scratch, for packs */
+    nw_pin          *pins;          /* [steps of the pinned pass] */
+    nw_pin          *embed_pins;    /* [nw_embed_tiles] */
+    nw_slot         *slots;
+    unsigned char   *slot_bytes;
+    unsigned char   *region;
+    unsigned char   *encode_scratch; /* within the region, at its end */
 
     /* Bytes by part, for the plan. */
     size_t index_bytes, vector_bytes, activation_bytes, self_bytes, cross_bytes, window_bytes, encode_bytes;
 } nw_parts;
-
-/* Requests that a session holds, those in lanes and those that wait: none if nothing is decoded. */
-static inline size_t nw_requests_max(const nw_shape *s)
-{
-    return s->maxima.lanes > 0 ? s->maxima.lanes + NW_WAITING_MAX : 0;
-}
 
 /* Carves everything. p->forward's config, tensors and maxima are set from the model and the shape; the encoder's
  * scratch is carved within the region, at its end. */

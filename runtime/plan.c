@@ -17,6 +17,10 @@ enum {
     OUTPUT_DEFAULT = 256,
     TOKENS_MAX = 1 << 20,
     LANES_MAX = 1024,
+    REQUESTS_MAX = 1 << 16,
+    INPUTS_MAX = 256, /* of one encoder pass: more gain nothing */
+    WAITING_DEFAULT = 4,
+    CROSS_ROWS_SHARED = 16, /* of a page, where inputs of different lengths share a pool */
     THREADS_MAX = 256,
     SLOTS_MIN = 2, /* one in use, one being read */
     SLOTS_USUAL_MIN = 4,
@@ -66,33 +70,67 @@ static uint64_t places_total(const nw_model *m, const nw_shape *s, size_t first,
     return bytes;
 }
 
-static void split_pages(size_t positions, uint32_t *ret_positions, uint32_t *ret_pages)
+/* Rows of a page: so that pages for `rows` are equal and no last one is almost empty. */
+static uint32_t page_rows(size_t rows, size_t most)
 {
-    size_t pages = (positions + NW_PAGE_POSITIONS - 1) / NW_PAGE_POSITIONS;
-    *ret_positions = *ret_pages = 0;
-    if (pages == 0)
+    size_t pages = (rows + most - 1) / most;
+    return (uint32_t)(pages > 0 ? (rows + pages - 1) / pages : 1);
+}
+
+static size_t pages_of(size_t rows, uint32_t page_rows)
+{
+    return (rows + page_rows - 1) / page_rows;
+}
+
+static nw_code check_maxima(const nw_session_options *o, nw_error *err)
+{
+    if (o->max_input_tokens > TOKENS_MAX || o->max_output_tokens > TOKENS_MAX || o->max_encode_tokens > TOKENS_MAX)
+        return nw_fail(err, NW_E_ARG, 0, "at most %d tokens in or out", TOKENS_MAX);
+    if (o->max_lanes > LANES_MAX || o->max_columns > LANES_MAX)
+        return nw_fail(err, NW_E_ARG, 0, "at most %d lanes and columns", LANES_MAX);
+    if (o->max_sequences > nw_max_size(o->max_lanes, 1))
+        return nw_fail(err, NW_E_ARG, 0, "%zu sequences of a request need as many lanes", o->max_sequences);
+    if (o->max_waiting > REQUESTS_MAX || o->max_encoded_ahead > REQUESTS_MAX)
+        return nw_fail(err, NW_E_ARG, 0, "at most %d requests", REQUESTS_MAX);
+    return o->threads > THREADS_MAX ? nw_fail(err, NW_E_ARG, 0, "at most %d threads", THREADS_MAX) : NW_OK;
+}
+
+/* Requests, lanes, and the pages of their K and V. Prompts encoded ahead keep theirs until they get a lane. */
+static void shape_lanes(const nw_session_options *o, nw_shape *s)
+{
+    nw_maxima *x = &s->maxima;
+    if (s->pinned == NW_PASS_ENCODE) {
+        x->output_tokens = 0;
         return;
-    *ret_pages = (uint32_t)pages;
-    *ret_positions = (uint32_t)((positions + pages - 1) / pages); /* equal pages: no almost empty last one */
+    }
+    s->lanes = o->max_lanes != 0 ? o->max_lanes : 1;
+    s->sequences = o->max_sequences != 0 ? o->max_sequences : 1;
+    x->columns = nw_max_size(o->max_columns, s->lanes);
+    size_t encoded = nw_max_size(1, s->lanes / s->sequences) + o->max_encoded_ahead;
+    s->requests = encoded + (o->max_waiting != 0 ? o->max_waiting : WAITING_DEFAULT);
+    s->self_rows = page_rows(x->output_tokens, NW_PAGE_ROWS);
+    s->self_pages = s->lanes * pages_of(x->output_tokens, s->self_rows);
+    s->cross_rows = page_rows(x->input_tokens, encoded > 1 ? CROSS_ROWS_SHARED : NW_PAGE_ROWS);
+    s->cross_pages = encoded * pages_of(x->input_tokens, s->cross_rows);
+    if (o->max_encoded_tokens != 0) /* each input's last page may be all but empty */
+        s->cross_pages = nw_min_size(s->cross_pages, nw_max_size(pages_of(x->input_tokens, s->cross_rows),
+                                                                 o->max_encoded_tokens / s->cross_rows + encoded));
 }
 
 static nw_code shape_make(const nw_model *m, const nw_session_options *o, nw_blueprint *b, nw_error *err)
 {
     nw_shape *s = &b->shape;
+    nw_code   rc = check_maxima(o, err);
+    if (rc != NW_OK)
+        return rc;
     b->threads = o->threads != 0 ? o->threads : nw_system_cpus("/proc", "/sys/fs/cgroup");
     s->maxima = (nw_maxima){.input_tokens = o->max_input_tokens != 0 ? o->max_input_tokens : INPUT_DEFAULT,
                             .output_tokens = o->max_output_tokens != 0 ? o->max_output_tokens : OUTPUT_DEFAULT,
-                            .lanes = o->max_lanes != 0 ? o->max_lanes : 1,
                             .threads = b->threads};
-    if (s->maxima.input_tokens > TOKENS_MAX || s->maxima.output_tokens > TOKENS_MAX || s->maxima.lanes > LANES_MAX)
-        return nw_fail(err, NW_E_ARG, 0, "at most %d tokens in or out and %d lanes", TOKENS_MAX, LANES_MAX);
-    if (b->threads > THREADS_MAX)
-        return nw_fail(err, NW_E_ARG, 0, "at most %d threads", THREADS_MAX);
+    s->maxima.encode_tokens = nw_max_size(o->max_encode_tokens, s->maxima.input_tokens);
+    s->inputs = nw_min_size(s->maxima.encode_tokens, INPUTS_MAX);
     s->pinned = o->encode_only || m->config.decoder_blocks == 0 ? NW_PASS_ENCODE : NW_PASS_DECODE;
-    if (s->pinned == NW_PASS_ENCODE)
-        s->maxima.lanes = s->maxima.output_tokens = 0;
-    split_pages(s->maxima.output_tokens, &s->self_positions, &s->self_pages);
-    split_pages(s->maxima.input_tokens, &s->cross_positions, &s->cross_pages);
+    shape_lanes(o, s);
     s->align = read_align(m);
     b->kernels = o->kernels != NULL ? nw_kernels_named(o->kernels) : nw_kernels_best();
     if (b->kernels == NULL)
@@ -355,7 +393,7 @@ void nw_blueprint_free(nw_model *m, nw_blueprint *b)
 static nw_code too_small(const nw_plan *p, uint64_t budget, const nw_maxima *maxima, nw_error *err)
 {
     char have[16], need[16], out[32] = "";
-    if (maxima->lanes > 0)
+    if (maxima->columns > 0)
         snprintf(out, sizeof out, ", %zu out", maxima->output_tokens);
     nw_code rc = nw_fail(err, NW_E_BUDGET, 0, "budget %s is too small: needs %s for %zu tokens in%s",
                          nw_bytes_format(budget, false, have), nw_bytes_format(p->smallest, true, need),

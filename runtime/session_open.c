@@ -97,15 +97,16 @@ static nw_code map_arena(nw_session *s, nw_error *err)
 
 static nw_code open_requests(nw_session *s, nw_error *err)
 {
-    size_t lanes = s->blueprint.shape.maxima.lanes;
-    size_t count = nw_requests_max(&s->blueprint.shape);
-    NW_CHECK(count <= REQUESTS_MAX);
-    s->requests = nw_memory_alloc(&s->memory, NW_TAG_SESSION, count, sizeof *s->requests);
+    const nw_shape *shape = &s->blueprint.shape;
+    s->requests = nw_memory_alloc(&s->memory, NW_TAG_SESSION, shape->requests, sizeof *s->requests);
     if (s->requests == NULL)
-        return nw_memory_fail(&s->memory, err, count * sizeof *s->requests, "requests");
-    s->request_count = count;
-    s->lane_used = nw_memory_alloc(&s->memory, NW_TAG_SESSION, lanes, sizeof *s->lane_used);
-    return s->lane_used != NULL ? NW_OK : nw_memory_fail(&s->memory, err, lanes, "lanes");
+        return nw_memory_fail(&s->memory, err, shape->requests * sizeof *s->requests, "requests");
+    s->request_count = shape->requests;
+    s->lanes = nw_memory_alloc(&s->memory, NW_TAG_SESSION, shape->lanes, sizeof *s->lanes);
+    if (s->lanes == NULL)
+        return nw_memory_fail(&s->memory, err, shape->lanes * sizeof *s->lanes, "lanes");
+    s->lane_count = shape->lanes;
+    return NW_OK;
 }
 
 /* Norms and bias tables: read once, kept as f32. */
@@ -212,7 +213,7 @@ nw_session *nw_session_close(nw_session *s)
     s->io = nw_io_close(s->io);
     s->workers = nw_workers_close(s->workers);
     nw_memory_unmap(&s->memory, NW_TAG_ARENA, s->arena, s->arena_bytes);
-    nw_memory_free(&s->memory, NW_TAG_SESSION, s->lane_used, s->blueprint.shape.maxima.lanes, sizeof *s->lane_used);
+    nw_memory_free(&s->memory, NW_TAG_SESSION, s->lanes, s->lane_count, sizeof *s->lanes);
     nw_memory_free(&s->memory, NW_TAG_SESSION, s->requests, s->request_count, sizeof *s->requests);
     nw_blueprint_free(s->model, &s->blueprint);
     nw_memory mem = s->memory;

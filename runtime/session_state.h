@@ -6,19 +6,30 @@
 #include "team.h"
 #include "window.h"
 
-typedef enum { REQUEST_FREE, REQUEST_WAITING, REQUEST_LIVE } request_state;
-
-enum { REQUESTS_MAX = 1024 + NW_WAITING_MAX };
+/* WAITING: its ids are here. ENCODED: its cross-attention K and V are. LIVE: it has lanes. */
+typedef enum { REQUEST_FREE, REQUEST_WAITING, REQUEST_ENCODED, REQUEST_LIVE } request_state;
 
 typedef struct {
     request_state state;
     uint64_t      id;
     nw_request    ask; /* its id arrays are the caller's and not used after submit */
     uint32_t     *input, *forced;
-    size_t        max_new, produced, lane;
-    uint32_t      token; /* to feed next */
-    double        start_seconds;
+    float       **self_table, **cross_table; /* its room for page tables */
+    nw_cross      cross;
+    nw_kv         self;
+    size_t        max_new;
+    size_t        lanes;         /* it has now: sequences that are not finished */
+    double        start_seconds; /* of its encoding */
 } request;
+
+/* One sequence being decoded. */
+typedef struct {
+    request  *owner;   /* NULL: free */
+    size_t    branch;  /* its number in the request */
+    uint32_t *ids;     /* [1 + output tokens] the start token, then what was chosen */
+    size_t    count;   /* chosen; rows of self K and V that are made for good */
+    size_t    columns; /* it has in the pass under way */
+} lane;
 
 struct nw_session {
     nw_model         *model;
@@ -35,7 +46,8 @@ struct nw_session {
 
     request *requests; /* [request_count] */
     size_t   request_count;
-    bool    *lane_used; /* [lanes] */
+    lane    *lanes; /* [lane_count] */
+    size_t   lane_count;
     uint64_t last_id;
 
     uint64_t    vector_bytes_read;
@@ -49,5 +61,20 @@ struct nw_session {
 
 /* The model's view of the session. */
 nw_weights nw_session_weights(nw_session *s);
+
+/* Says which pass begins and what will probably follow it (NW_PASS_COUNT: nothing). */
+void nw_session_begin(nw_session *s, nw_pass pass, nw_pass next);
+
+/* Gives the tile in use back. Errors: NW_E_IO: one of its strips was damaged. */
+nw_code nw_session_release_tile(nw_session *s, const nw_tile *tile, nw_error *err);
+
+/* After a pass failed: nothing of it may be used, and all requests are dropped. Returns rc. */
+nw_code nw_session_fail(nw_session *s, nw_code rc);
+
+/* NW_E_FORMAT if `values` [count] are all NaN: weights that are no numbers make nothing else, of which a token would be
+ * chosen like any other. */
+NW_MUST_USE nw_code nw_session_check_numbers(const nw_session *s, const float *values, size_t count, nw_error *err);
+NW_MUST_USE nw_code nw_session_check_ids(const nw_session *s, const uint32_t *ids, size_t count, nw_error *err);
+void                nw_session_drop_requests(nw_session *s);
 
 #endif

@@ -194,7 +194,8 @@ static int encode(const embedding_style *style, const uint32_t *ids, size_t coun
                            .attend_pads = style->attend_pads,
                            .zero_pads = style->zero_pads,
                            .more = more};
-    nw_code           rc = nw_session_encode_view(style->session, &q, ret_states, ret_rows, &err);
+    nw_code           rc = nw_session_encode_many(style->session, &q, 1, ret_states, &err);
+    *ret_rows = nw_encode_rows(&q);
     print_progress_clear();
     if (rc == NW_E_CANCELLED || interrupted())
         return EXIT_INTERRUPTED;

@@ -319,7 +319,13 @@ typedef struct {
     uint64_t     budget_bytes;      /* 0: auto */
     size_t       max_input_tokens;  /* of one prompt, end token included; 0: 512 */
     size_t       max_output_tokens; /* new tokens of one answer; 0: 256 */
-    size_t       max_lanes;         /* requests that advance together; 0: 1 */
+    size_t       max_lanes;         /* sequences that advance together; 0: 1 */
+    size_t       max_sequences;     /* of one request: beams, or samples; each takes a lane; 0: 1 */
+    size_t       max_columns;       /* tokens of one decode pass, guessed ones included; 0: max_lanes */
+    size_t       max_encode_tokens; /* of all prompts of one encoder pass, pads included; 0: max_input_tokens */
+    size_t       max_encoded_ahead; /* prompts that may be encoded before there is a lane for them; 0: none */
+    size_t       max_encoded_tokens; /* of all prompts that are encoded at a time; 0: as many as they may have */
+    size_t       max_waiting;        /* requests that may wait beside those above; 0: 4 */
     bool         encode_only;       /* nw_session_encode is all that will be called: nothing for decoding takes memory,
                                      * the two maxima above are of no effect, and the encoder's tiles are what stays
                                      * resident; always so for a model without a decoder */
@@ -502,10 +508,15 @@ typedef struct {
 NW_API NW_MUST_USE nw_code nw_session_encode(nw_session *session, const nw_encode_request *request, float *states,
                                              nw_error *err);
 
-/* The same without a copy: *ret_states [*ret_rows, d_model] are where they were made, until the session's next pass.
- * States that are zero because of zero_pads are not there: *ret_rows is then count. */
-NW_API NW_MUST_USE nw_code nw_session_encode_view(nw_session *session, const nw_encode_request *request,
-                                                  const float **ret_states, size_t *ret_rows, nw_error *err);
+/* Rows of states that are made for a request: pads count unless they are masked and zero. */
+NW_API size_t nw_encode_rows(const nw_encode_request *request);
+
+/* Several inputs in one pass over the encoder, each with the bits that it has alone, and without a copy: *ret_states
+ * [rows, d_model] are where they were made, until the session's next pass; nw_encode_rows of each request, one behind
+ * the other, in all at most max_encode_tokens. `more` is the last one's.
+ * Errors  as nw_session_encode; NW_E_ARG: more than 256 inputs or max_encode_tokens. */
+NW_API NW_MUST_USE nw_code nw_session_encode_many(nw_session *session, const nw_encode_request *requests, size_t n,
+                                                  const float **ret_states, nw_error *err);
 
 typedef struct {
     uint64_t    budget_bytes;
@@ -516,9 +527,10 @@ typedef struct {
     uint64_t    embedding_rows_read;
     uint64_t    pinned_bytes; /* resident now */
     uint64_t    window_bytes;
-    uint64_t    passes, tokens, prompts;
+    uint64_t    passes, tokens, prompts; /* passes of the decoder */
+    uint64_t    encode_passes;
     double      seconds_load;        /* opening the model and the session */
-    double      seconds_encode;      /* of the last prompt: encoder and cross-attention K and V */
+    double      seconds_encode;      /* of the last prompts: encoder and cross-attention K and V */
     double      seconds_first_token; /* of the last prompt: from the start of its encoding to its first token */
     double      seconds_decode;      /* all decode passes but each prompt's first */
     uint64_t    decode_passes;       /* of these */

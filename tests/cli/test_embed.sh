@@ -206,10 +206,10 @@ yes "$text" | head -n 20000 >"$work/many"
 mkdir "$work/there"
 cp "$work/kept" "$work/there/states.safetensors"
 for signal in INT TERM; do
-    interrupt $signal '[ "$(ls "$work/there" | wc -l)" -ge 2 ]' \
+    interrupt $signal '[ "$(ls -A "$work/there" | wc -l)" -ge 2 ]' \
         embed -m "$model" -b 64M --lines -f "$work/many" -o "$work/there/states.safetensors"
     err_has '^narrows: peak .* texts'
-    [ "$(ls "$work/there")" = states.safetensors ] || fail "$ran: it left $(ls "$work/there")"
+    [ "$(ls -A "$work/there")" = states.safetensors ] || fail "$ran: it left $(ls -A "$work/there")"
     same "$work/kept" "$work/there/states.safetensors"
 done
 finish

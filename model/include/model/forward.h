@@ -56,35 +56,46 @@ typedef struct {
     void (*run)(void *user, void (*fn)(void *ctx, size_t i, size_t worker), void *ctx, size_t n);
 } nw_team;
 
-/* K and V of one stack of attention, for one sequence: pages of page_positions positions behind a table. Rows are
- * written once and never moved. A page has, for each decoder block, K [page_positions, inner] and then V
- * [page_positions, inner], f32. */
-#define NW_PAGE_POSITIONS 64
+/* K and V of one stack of attention: numbered rows, one for each position of each sequence, in pages behind a table.
+ * Rows are written once and never moved. A page has, for each decoder block, K [page_rows, inner] and then V
+ * [page_rows, inner], f32. */
+#define NW_PAGE_ROWS 64
 typedef struct {
-    float   **pages;          /* page table: the page of positions p * page_positions ..; borrowed */
-    uint32_t  page_positions; /* positions in a page: 64, or fewer when a whole sequence is shorter */
-    uint32_t  page_count;     /* entries that are valid */
-    uint32_t  length;         /* positions written */
+    float  **pages;      /* page table: the page of rows p * page_rows ..; borrowed */
+    uint32_t page_rows;  /* rows in a page: 64, or fewer where a whole sequence is shorter */
+    uint32_t page_count; /* entries that are valid */
 } nw_kv;
 
 /* f32 elements of one page. */
-static inline size_t nw_kv_page_floats(const nw_config *c, uint32_t page_positions)
+static inline size_t nw_kv_page_floats(const nw_config *c, uint32_t page_rows)
 {
-    return (size_t)c->decoder_blocks * 2 * page_positions * nw_config_inner(c);
+    return (size_t)c->decoder_blocks * 2 * page_rows * nw_config_inner(c);
 }
 
-/* One sequence being decoded. */
+/* The encoder's K and V of one input: row i is position i. */
 typedef struct {
-    uint32_t     token; /* the token to feed: the start token, then what was chosen */
-    nw_kv       *self;  /* its length is the position of `token`; one row is added by the pass */
-    const nw_kv *cross; /* made by nw_forward_cross */
-} nw_lane;
+    nw_kv    kv;
+    uint32_t length; /* positions written */
+} nw_cross;
+
+/* One column of a decode pass: a token, and the past that it sees. The sequences of one request share self, and through
+ * paths also what they have in common: the row of position p in branch b is p * branches + b. So choosing among beams
+ * changes paths only. */
+typedef struct {
+    uint32_t        token;    /* the token to feed: the start token, then what was chosen or is guessed */
+    uint32_t        position; /* of the token; the past are those below */
+    const nw_kv    *self;
+    uint32_t        branches, branch; /* where the token's own row goes */
+    const uint16_t *path;             /* [position] the branch of each row of the past; NULL: its own branch */
+    const nw_cross *cross;
+} nw_column;
 
 /* The most that one session will ask for. */
 typedef struct {
     size_t input_tokens;  /* of one prompt */
+    size_t encode_tokens; /* of all prompts of an encoder pass, pads included; at least input_tokens */
     size_t output_tokens; /* positions of the decoder's K and V */
-    size_t lanes;         /* columns of a decode pass; 0: nothing is decoded, and no buffer of decoding is carved */
+    size_t columns;       /* of a decode pass; 0: nothing is decoded, and no buffer of decoding is carved */
     size_t threads;
 } nw_maxima;
 
@@ -97,23 +108,23 @@ struct nw_forward {
     nw_weights        weights;
     nw_team           team;
     nw_maxima         maxima;
-    /* Buffers of a decode pass; always resident. T = lanes. */
+    /* Buffers of a decode pass; always resident. T = columns. */
     struct {
         float *x, *h;  /* [T, d_model] residual stream; normed */
         float *q, *a;  /* [T, inner] queries; what attention gives */
         float *ff;     /* [T, d_ff] */
         float *scores; /* [threads, the longest K] */
     } decode;
-    /* Buffers of an encode pass, over the encoder scratch (nw_forward_encode_layout); T = input tokens. */
+    /* Buffers of an encode pass, over the encoder scratch (nw_forward_encode_layout); T = encode_tokens. */
     struct {
         float *x, *h, *q, *k, *v, *a, *ff;
         float *scores; /* [threads, NW_COLS_MAX, input_tokens] */
     } encode;
     /* [threads, out_floats] a strip's products [columns, strip rows], before they are joined to the output. */
-    float *out;
+    float    *out;
     size_t    out_floats;
     uint32_t *bucket_encoder, *bucket_decoder; /* [bucket_distances] bucket of a distance */
-    size_t    bucket_distances; /* distances that have an entry; beyond, the last one holds */
+    size_t    bucket_distances;                /* distances that have an entry; beyond, the last one holds */
 };
 
 /* Carves what is always resident. Also used for measuring: the arena may have no base. f is filled; config, tensors,
@@ -126,7 +137,7 @@ void nw_forward_encode_layout(nw_forward *f, nw_arena *a);
 /* Fills the bucket tables, after nw_forward_layout with a base. */
 void nw_forward_prepare(nw_forward *f);
 
-/* What an encoder pass is given: `count` tokens, and `pads` times the pad token behind them. */
+/* One input of an encoder pass: `count` tokens, and `pads` times the pad token behind them. */
 typedef struct {
     const uint32_t *ids;   /* [count], each < vocab_size */
     size_t          count; /* at least 1 */
@@ -135,20 +146,25 @@ typedef struct {
     bool            mask; /* pads are not keys: they see the tokens, and nothing sees them */
 } nw_encode_input;
 
-/* Encoder states of one input, after the final norm: *ret_states [count + pads, d_model], inside the encode buffers.
- * Walks NW_PASS_ENCODE once. With `mask` the tokens' states have the same bits as without pads. Without, all have those
- * of an input that has the pads among its ids.
+/* Encoder states of `inputs` [n], after the final norm: *ret_states [rows, d_model], inside the encode buffers; the
+ * rows are count + pads of each input, one input behind the other, in all at most maxima.encode_tokens. Inputs do not
+ * see each other: the states of each have the bits that they have alone. Walks NW_PASS_ENCODE once. With `mask` the
+ * tokens' states have the same bits as without pads. Without, all have those of an input that has the pads among its
+ * ids.
  * Errors  what weights.acquire gave; the buffers then hold nothing of use. */
-NW_MUST_USE nw_code nw_forward_encode(nw_forward *f, const nw_encode_input *in, float **ret_states, nw_error *err);
+NW_MUST_USE nw_code nw_forward_encode(nw_forward *f, const nw_encode_input *inputs, size_t n, float **ret_states,
+                                      nw_error *err);
 
-/* Cross-attention K and V of every decoder block from states [count, d_model]. kv's pages must have room for count
- * positions; its length becomes count. Walks NW_PASS_CROSS once. */
-NW_MUST_USE nw_code nw_forward_cross(nw_forward *f, const float *states, size_t count, nw_kv *kv, nw_error *err);
+/* Cross-attention K and V of every decoder block from states, which are the rows of the `crosses` [n] one behind the
+ * other: crosses[i].length positions each, for which its pages have room. Walks NW_PASS_CROSS once. */
+NW_MUST_USE nw_code nw_forward_cross(nw_forward *f, const float *states, nw_cross *const *crosses, size_t n,
+                                     nw_error *err);
 
-/* One token of every lane (1 <= lane_count <= maxima.lanes): logits [lane_count, vocab_size]; each lane's self K/V
- * grows by one row. Lanes do not see each other: a lane's logits have the same bits whatever runs beside it. Walks
- * NW_PASS_DECODE once. */
-NW_MUST_USE nw_code nw_forward_decode(nw_forward *f, nw_lane *lanes, size_t lane_count, float *logits, nw_error *err);
+/* Logits [n, vocab_size] of n columns (1 <= n <= maxima.columns), each of which leaves its row in its self K and V.
+ * A column sees the rows of its past, which earlier passes have made or columns before it in this one: a sequence may
+ * have several columns, at ascending positions. Otherwise columns do not see each other: their logits have the same
+ * bits whatever runs beside them. Walks NW_PASS_DECODE once. */
+NW_MUST_USE nw_code nw_forward_decode(nw_forward *f, const nw_column *columns, size_t n, float *logits, nw_error *err);
 
 /* Natural log of the softmax of logits [n] at `index`: log p(index). */
 double nw_log_probability(const nw_kernels *k, const float *logits, size_t n, size_t index);

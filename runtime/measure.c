@@ -1,0 +1,89 @@
+/* What a session's disk and memory can do at best, measured by its own reader and its own workers: the limits that
+ * passes are held against. */
+#include "session_state.h"
+#include "system.h"
+
+typedef struct {
+    nw_session    *session;
+    const nw_tile *tile;
+} strip_job;
+
+static void take_strip(void *ctx, size_t i, size_t worker)
+{
+    const strip_job *j = ctx;
+    nw_rows          rows;
+    (void)nw_window_strip(&j->session->window, j->tile, i, worker, &rows); /* release says what is wrong */
+}
+
+/* A tile that is only read. What fills a pin of another form has to be restored all the same. */
+static nw_code skip_tile(nw_session *s, const nw_tile *tile, nw_error *err)
+{
+    strip_job j = {.session = s, .tile = tile};
+    if (!nw_window_fills_pin(&s->window)) {
+        nw_window_release(&s->window, NW_TILE_UNUSED);
+        return NW_OK;
+    }
+    nw_workers_run(s->workers, take_strip, &j, (size_t)tile->strips);
+    return nw_session_release_tile(s, tile, err);
+}
+
+nw_code nw_session_read_pass(nw_session *s, uint64_t *ret_bytes, double *ret_seconds, nw_error *err)
+{
+    const nw_model *m = s->model;
+    nw_pass         pass = s->blueprint.shape.pinned;
+    uint64_t        before = s->window.bytes_read;
+    double          start = nw_system_seconds();
+    nw_code         rc = NW_OK;
+    nw_session_begin(s, pass, pass);
+    for (size_t i = 0; i < m->step_count[pass] && rc == NW_OK; i++) {
+        nw_tile tile;
+        rc = nw_window_acquire(&s->window, m->steps[pass][i].tensor, m->steps[pass][i].tile, &tile, err);
+        if (rc == NW_OK)
+            rc = skip_tile(s, &tile, err);
+    }
+    if (rc == NW_OK)
+        rc = nw_window_finish(&s->window, err);
+    if (rc != NW_OK)
+        return nw_session_fail(s, rc);
+    s->pass_name = "idle";
+    *ret_seconds = nw_system_seconds() - start;
+    *ret_bytes = s->window.bytes_read - before;
+    return NW_OK;
+}
+
+/* Sixteen sums side by side: enough loads in flight for one core to reach its share of the memory's rate. */
+typedef struct {
+    const unsigned char *bytes;
+    uint64_t             sums[256]; /* [worker]; written so that the loads are not optimised away */
+} rate_job;
+
+enum { RATE_PIECE = 1 << 20 };
+
+static void rate_piece(void *ctx, size_t i, size_t worker)
+{
+    typedef uint64_t vector __attribute__((vector_size(64), aligned(64)));
+    rate_job        *j = ctx;
+    const vector    *v = (const vector *)(const void *)(j->bytes + i * RATE_PIECE);
+    vector           a = {0}, b = {0};
+    for (size_t k = 0; k < RATE_PIECE / sizeof *v; k += 2) {
+        __builtin_prefetch((const char *)&v[k] + 4096);
+        __builtin_prefetch((const char *)&v[k] + 4160);
+        a += v[k];
+        b += v[k + 1];
+    }
+    a += b;
+    for (int k = 0; k < 8; k++)
+        j->sums[worker] += a[k];
+}
+
+double nw_session_memory_rate(nw_session *s)
+{
+    rate_job j = {.bytes = s->parts.region};
+    size_t   pieces = nw_min_size((size_t)s->window.pinned_bytes, s->blueprint.shape.region_bytes) / RATE_PIECE;
+    pieces = nw_min_size(pieces, NW_PIECES_MAX);
+    if (pieces == 0)
+        return 0;
+    double start = nw_system_seconds();
+    nw_workers_run(s->workers, rate_piece, &j, pieces);
+    return (double)pieces * RATE_PIECE / (nw_system_seconds() - start);
+}
