@@ -2,8 +2,8 @@
  *
  * Bytes go through one automaton for each string (Knuth, Morris, Pratt 1977). What is shown is the text before the stop
  * string that is complete first; of several that end with the same byte, the longest. The string itself, and
- * what follows, is never shown. Pieces may be cut anywhere; if pieces and strings are whole UTF-8 characters, so is each
- * text that is shown.
+ * what follows, is never shown. Pieces may be cut anywhere; if pieces and strings are whole UTF-8 characters, so is
+ * each text that is shown.
  */
 #ifndef NW_MODEL_STOP_H
 #define NW_MODEL_STOP_H
