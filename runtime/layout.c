@@ -59,6 +59,29 @@ static void place_cross(nw_parts *p, nw_arena *a, const nw_model *m, const nw_sh
     p->cross_tables = nw_carve(a, s->requests * p->cross_table_len, sizeof *p->cross_tables, 64);
 }
 
+/* What choosing tokens needs. */
+static void place_choice(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape *s)
+{
+    size_t output = s->maxima.output_tokens, vocab = m->config.vocab_size;
+    p->lane_ids = nw_carve(a, s->lanes * (1 + output), sizeof *p->lane_ids, 64);
+    p->lane_logprobs = nw_carve(a, s->lanes * output, sizeof *p->lane_logprobs, 64);
+    p->lane_paths = nw_carve(a, s->searches > 0 ? s->lanes * 2 * output : 0, sizeof *p->lane_paths, 64);
+    p->stops = nw_carve(a, s->stops ? s->lanes : 0, sizeof *p->stops, 64);
+    p->text = nw_carve(a, s->lanes > 0 ? NW_SHOWN_MAX : 0, 1, 64);
+    p->searches = nw_carve(a, s->searches, sizeof *p->searches, 64);
+    for (size_t i = 0; i < s->searches; i++) {
+        nw_beam measured = {0}, *b = p->searches != NULL ? &p->searches[i] : &measured;
+        *b = (nw_beam){.maxima = {.beams = s->beams, .length = 1 + output, .vocab = vocab}};
+        nw_beam_layout(b, a);
+    }
+    if (!s->processed)
+        return;
+    nw_warp_layout(&p->warp, a, vocab);
+    p->scores = nw_carve(a, vocab, sizeof *p->scores, 64);
+    p->probabilities = nw_carve(a, vocab, sizeof *p->probabilities, 64);
+    p->processor_scratch = nw_carve(a, 1 + output, sizeof *p->processor_scratch, 64);
+}
+
 static void place_slots(nw_parts *p, nw_arena *a, const nw_shape *s)
 {
     p->slots = nw_carve(a, s->slot_count, sizeof *p->slots, 64);
@@ -86,10 +109,10 @@ void nw_parts_layout(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape
     p->pins = nw_carve(a, m->step_count[s->pinned], sizeof *p->pins, 64);
     p->embed_pins = nw_carve(a, nw_embed_tiles(m, s->pinned), sizeof *p->embed_pins, 64);
     p->columns = nw_carve(a, x->columns, sizeof *p->columns, 64);
-    p->request_ids = nw_carve(a, s->requests * (x->input_tokens + x->output_tokens), sizeof *p->request_ids, 64);
+    p->request_ids = nw_carve(a, s->requests * nw_request_ids(s), sizeof *p->request_ids, 64);
+    p->choice_lens = nw_carve(a, s->requests * s->choices, sizeof *p->choice_lens, 64);
     p->encode_inputs = nw_carve(a, s->inputs, sizeof *p->encode_inputs, 64);
     p->crosses = nw_carve(a, s->inputs, sizeof *p->crosses, 64);
-    p->lane_ids = nw_carve(a, s->lanes * (1 + x->output_tokens), sizeof *p->lane_ids, 64);
     p->row_ids = nw_carve(a, NW_ROW_CACHE, sizeof *p->row_ids, 64);
     p->row_cache = nw_carve(a, (size_t)NW_ROW_CACHE * c->d_model, sizeof *p->row_cache, 64);
     p->row_buffers = nw_carve(a, NW_ROW_BATCH, s->row_bytes, s->align);
@@ -103,6 +126,7 @@ void nw_parts_layout(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape
     p->forward.maxima = *x;
     nw_forward_layout(&p->forward, a);
     nw_restore_layout(&p->restore, a, m, x->threads);
+    place_choice(p, a, m, s);
     p->logits = nw_carve(a, x->columns * c->vocab_size, sizeof(float), 64);
     p->activation_bytes = measure(&last, a);
 

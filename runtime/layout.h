@@ -8,12 +8,16 @@
 #ifndef NW_RUNTIME_LAYOUT_H
 #define NW_RUNTIME_LAYOUT_H
 
+#include "model/beam.h"
+#include "model/sampling.h"
+#include "model/stop.h"
 #include "page_pool.h"
 #include "pin_form.h"
 
 enum {
     NW_ROW_CACHE = 64, /* embedding rows remembered: tokens repeat */
-    NW_ROW_BATCH = 16  /* embedding rows read at once for a prompt */
+    NW_ROW_BATCH = 16, /* embedding rows read at once for a prompt */
+    NW_SHOWN_MAX = NW_TEXT_MAX + NW_STOP_BYTES_MAX
 };
 
 /* What the layout depends on besides the model. */
@@ -21,6 +25,11 @@ typedef struct {
     nw_maxima  maxima;    /* columns is 0 if nothing is decoded; then so is all up to cross_pages but pinned */
     size_t     lanes;     /* sequences that are decoded together */
     size_t     sequences; /* of one request */
+    size_t     choices;   /* answers that a request may bring, at least 1: what is forced is one */
+    size_t     searches;  /* beam searches at once, of `beams` beams each */
+    size_t     beams;
+    bool       processed; /* tokens may be chosen from something else than the logits */
+    bool       stops;     /* there may be stop strings */
     size_t     requests;  /* held: in lanes, encoded, waiting */
     nw_pass    pinned;    /* the pass that repeats, whose tiles may stay: DECODE; ENCODE if nothing is decoded */
     uint32_t   self_rows, cross_rows;   /* of a page of K and V */
@@ -65,16 +74,25 @@ typedef struct {
     float          **self_tables;  /* [requests, pages for the rows of a request's sequences] */
     float          **cross_tables; /* [requests, pages for an input] */
     size_t           self_table_len, cross_table_len;
-    uint32_t        *request_ids;   /* [requests, input + output]: inputs and forced tokens of requests */
-    nw_encode_input *encode_inputs; /* [inputs] */
-    nw_cross       **crosses;       /* [inputs] of the same prompts */
-    uint32_t        *lane_ids;      /* [lanes, 1 + output]: the start token and what was chosen */
-    uint32_t        *row_ids;       /* [NW_ROW_CACHE] */
-    float           *row_cache;     /* [NW_ROW_CACHE, d_model] */
-    unsigned char   *row_buffers;   /* [NW_ROW_BATCH, row_bytes] */
-    nw_restore       restore;       /* its scratch, for packs */
-    nw_pin          *pins;          /* [steps of the pinned pass] */
-    nw_pin          *embed_pins;    /* [nw_embed_tiles] */
+    uint32_t        *request_ids;            /* [requests, nw_request_ids]: inputs, and what is given of answers */
+    size_t          *choice_lens;            /* [requests, choices] */
+    nw_encode_input *encode_inputs;          /* [inputs] */
+    nw_cross       **crosses;                /* [inputs] of the same prompts */
+    uint32_t        *lane_ids;               /* [lanes, 1 + output]: the start token and what was chosen */
+    double          *lane_logprobs;          /* [lanes, output] */
+    uint16_t        *lane_paths;             /* [lanes, 2, output], with beams */
+    nw_stop         *stops;                  /* [lanes] or none */
+    nw_beam         *searches;               /* [searches] */
+    char            *text;                   /* [NW_SHOWN_MAX] of one token */
+    nw_warp_scratch  warp;                   /* this and what follows: if logits may be processed */
+    float           *scores, *probabilities; /* [vocab_size] */
+    float           *processor_scratch;      /* [1 + output] */
+    uint32_t        *row_ids;                /* [NW_ROW_CACHE] */
+    float           *row_cache;              /* [NW_ROW_CACHE, d_model] */
+    unsigned char   *row_buffers;            /* [NW_ROW_BATCH, row_bytes] */
+    nw_restore       restore;                /* its scratch, for packs */
+    nw_pin          *pins;                   /* [steps of the pinned pass] */
+    nw_pin          *embed_pins;             /* [nw_embed_tiles] */
     nw_slot         *slots;
     unsigned char   *slot_bytes;
     unsigned char   *region;
@@ -83,6 +101,12 @@ typedef struct {
     /* Bytes by part, for the plan. */
     size_t index_bytes, vector_bytes, activation_bytes, self_bytes, cross_bytes, window_bytes, encode_bytes;
 } nw_parts;
+
+/* Ids that a request brings: its input, and what its sequences are given of their answers. */
+static inline size_t nw_request_ids(const nw_shape *s)
+{
+    return s->maxima.input_tokens + s->choices * s->maxima.output_tokens;
+}
 
 /* Carves everything. p->forward's config, tensors and maxima are set from the model and the shape; the encoder's
  * scratch is carved within the region, at its end. */

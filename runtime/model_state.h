@@ -45,6 +45,10 @@ struct nw_model {
     nw_tokenizer      *encoder; /* loaded while prompts are encoded */
 };
 
+/* nw_model_decode_ids, and whether the text has come to a stop string. */
+bool nw_decode_ids_until(nw_model *m, const nw_generation_settings *settings, const uint32_t *ids, size_t count,
+                         bool (*write)(void *user, const char *text, size_t len), void *user, bool *ret_stopped);
+
 /* A tensor by its name in a T5, whatever stands in front of it in the files; NULL: not there. */
 const nw_tensor *nw_model_find(const nw_model *m, const char *name);
 nw_tensor_lookup nw_model_lookup(nw_model *m); /* the same for the model library; borrows m */

@@ -82,17 +82,40 @@ static size_t pages_of(size_t rows, uint32_t page_rows)
     return (rows + page_rows - 1) / page_rows;
 }
 
+/* Lanes that a request takes at most. */
+static size_t sequences_of(const nw_session_options *o)
+{
+    const nw_generation_settings *g = o->generation;
+    size_t                        own = g == NULL ? 1 : g->do_sample ? g->num_return_sequences : g->num_beams;
+    return nw_max_size(nw_max_size(own, o->max_choices), 1);
+}
+
 static nw_code check_maxima(const nw_session_options *o, nw_error *err)
 {
     if (o->max_input_tokens > TOKENS_MAX || o->max_output_tokens > TOKENS_MAX || o->max_encode_tokens > TOKENS_MAX)
         return nw_fail(err, NW_E_ARG, 0, "at most %d tokens in or out", TOKENS_MAX);
     if (o->max_lanes > LANES_MAX || o->max_columns > LANES_MAX)
         return nw_fail(err, NW_E_ARG, 0, "at most %d lanes and columns", LANES_MAX);
-    if (o->max_sequences > nw_max_size(o->max_lanes, 1))
-        return nw_fail(err, NW_E_ARG, 0, "%zu sequences of a request need as many lanes", o->max_sequences);
+    if (sequences_of(o) > nw_max_size(o->max_lanes, 1))
+        return nw_fail(err, NW_E_ARG, 0, "%zu sequences of a request need as many lanes", sequences_of(o));
     if (o->max_waiting > REQUESTS_MAX || o->max_encoded_ahead > REQUESTS_MAX)
         return nw_fail(err, NW_E_ARG, 0, "at most %d requests", REQUESTS_MAX);
     return o->threads > THREADS_MAX ? nw_fail(err, NW_E_ARG, 0, "at most %d threads", THREADS_MAX) : NW_OK;
+}
+
+/* What choosing tokens takes. */
+static void shape_choice(const nw_session_options *o, nw_shape *s)
+{
+    const nw_generation_settings *g = o->generation;
+    s->sequences = sequences_of(o);
+    s->choices = nw_max_size(1, o->max_choices);
+    if (g == NULL)
+        return;
+    s->beams = g->do_sample || g->num_beams < 2 ? 0 : g->num_beams;
+    s->searches = s->beams > 0 ? nw_max_size(1, s->lanes / s->beams) : 0;
+    nw_processors p = {.settings = g, .prompt_count = 1, .max_length = 1 + s->maxima.output_tokens};
+    s->processed = g->do_sample || nw_processors_active(&p);
+    s->stops = g->stop_strings.count > 0;
 }
 
 /* Requests, lanes, and the pages of their K and V. Prompts encoded ahead keep theirs until they get a lane. */
@@ -104,7 +127,7 @@ static void shape_lanes(const nw_session_options *o, nw_shape *s)
         return;
     }
     s->lanes = o->max_lanes != 0 ? o->max_lanes : 1;
-    s->sequences = o->max_sequences != 0 ? o->max_sequences : 1;
+    shape_choice(o, s);
     x->columns = nw_max_size(o->max_columns, s->lanes);
     size_t encoded = nw_max_size(1, s->lanes / s->sequences) + o->max_encoded_ahead;
     s->requests = encoded + (o->max_waiting != 0 ? o->max_waiting : WAITING_DEFAULT);
@@ -364,7 +387,9 @@ static void predict(const nw_model *m, const nw_session_options *o, nw_blueprint
     uint64_t elements = (uint64_t)((double)once / per_weight);
     if (b->shape.pinned == NW_PASS_DECODE) {
         double encode = pass_seconds(p, p->read.encode + p->read.cross, once, elements, columns);
+        double weights = (double)info.decode_bytes / per_weight;
         predict_passes(p, info.decode_bytes, 0, 1, encode);
+        p->column_cost = 2 * weights / (FLOP_RATE_ASSUMED_THREAD * p->threads) / p->seconds_per_token;
     } else {
         predict_passes(p, once, elements, columns, 0);
     }

@@ -1,13 +1,12 @@
-/* What is generated, and for whom: requests, their lanes, and the columns of each pass.
+/* What is generated, and for whom: requests, and when they get which lanes.
  *
  * Life of a request: WAITING (its ids are copied) -> ENCODED with others in one pass over the encoder, cross-attention
  * K and V made -> LIVE: it has a lane for each of its sequences, and each gets at least one token a pass -> done. First
  * come, first served: nobody overtakes. A failed or stopped pass drops all requests and leaves a usable session.
  */
-#include "session_state.h"
+#include "lanes.h"
 #include "system.h"
 
-#include <math.h>
 #include <string.h>
 
 /* ---- requests ---- */
@@ -31,12 +30,6 @@ static size_t count_requests(const nw_session *s, request_state state)
     return count;
 }
 
-/* Whether a request is still in the place it had: a callback may cancel any, and submit others into the places left. */
-static bool is_at(const request *r, uint64_t id)
-{
-    return r->id == id && r->state != REQUEST_FREE;
-}
-
 static size_t lanes_free(const nw_session *s)
 {
     size_t count = 0;
@@ -45,30 +38,64 @@ static size_t lanes_free(const nw_session *s)
     return count;
 }
 
-static void end_lane(lane *l)
-{
-    l->owner->lanes--;
-    l->owner = NULL;
-    l->columns = 0;
-}
-
-static void end_request(nw_session *s, request *r)
-{
-    for (size_t i = 0; i < s->lane_count; i++) {
-        if (s->lanes[i].owner == r)
-            end_lane(&s->lanes[i]);
-    }
-    nw_page_pool_give(&s->parts.self, &r->self);
-    nw_page_pool_give(&s->parts.cross, &r->cross.kv);
-    r->state = REQUEST_FREE;
-}
-
 void nw_session_drop_requests(nw_session *s)
 {
     for (size_t i = 0; i < s->request_count; i++) {
         if (s->requests[i].state != REQUEST_FREE)
-            end_request(s, &s->requests[i]);
+            nw_request_end(s, &s->requests[i]);
     }
+}
+
+static const nw_generation_settings *settings_of(const nw_session *s, const nw_request *q)
+{
+    return q->settings != NULL ? q->settings : &s->greedy;
+}
+
+static size_t max_new_of(const nw_session *s, const nw_request *q)
+{
+    size_t most = s->blueprint.shape.maxima.output_tokens;
+    if (q->max_new_tokens != 0)
+        return q->max_new_tokens;
+    return nw_min_size(most, nw_generation_max_new(settings_of(s, q), (uint32_t)most));
+}
+
+/* What the sequences are given of their answers. */
+static nw_code check_given(const nw_session *s, const nw_request *q, nw_error *err)
+{
+    size_t  most = max_new_of(s, q), sum = 0;
+    nw_code rc = nw_session_check_ids(s, q->forced_ids, q->forced_count, err);
+    if (rc != NW_OK)
+        return rc;
+    if (q->forced_count > most)
+        return nw_fail(err, NW_E_ARG, 0, "more tokens are forced than the answer may have");
+    if (q->choice_count > s->blueprint.shape.choices || (q->choice_count > 0 && q->choice_ids == NULL)) {
+        return nw_fail(err, NW_E_ARG, 0, "%zu answers are to be judged; this session takes at most %zu",
+                       q->choice_count, s->blueprint.shape.choices);
+    }
+    for (size_t i = 0; i < q->choice_count; i++) {
+        if (q->choice_lens[i] == 0 || q->choice_lens[i] > most)
+            return nw_fail(err, NW_E_ARG, 0, "answer %zu has %zu tokens, not 1 to %zu", i, q->choice_lens[i], most);
+        sum += q->choice_lens[i];
+    }
+    return nw_session_check_ids(s, q->choice_ids, sum, err);
+}
+
+/* Settings that the session has no memory for, or that were not filled in. */
+static nw_code check_settings(const nw_session *s, const nw_generation_settings *g, nw_error *err)
+{
+    const nw_shape *shape = &s->blueprint.shape;
+    nw_processors   p = {.settings = g, .prompt_count = 1, .max_length = 1 + shape->maxima.output_tokens};
+    size_t          width = g->do_sample ? g->num_return_sequences : g->num_beams;
+    nw_code         rc = nw_generation_check(g, g->given, s->model->config.vocab_size, err);
+    if (rc != NW_OK)
+        return rc;
+    if (g->eos_token_id.count == 0 || g->decoder_start_token_id == NW_ID_NONE)
+        return nw_fail(err, NW_E_ARG, 0, "the settings have no end token, or no start token");
+    bool unfit = width > shape->sequences || (!g->do_sample && g->num_beams > 1 && g->num_beams > shape->beams);
+    unfit |= (g->do_sample || nw_processors_active(&p)) && !shape->processed && g->num_beams < 2;
+    if (unfit || (g->stop_strings.count > 0 && !shape->stops))
+        return nw_fail(err, NW_E_ARG, 0, "these settings ask for more than the session was opened for");
+    return NW_OK;
 }
 
 static nw_code check_request(const nw_session *s, const nw_request *q, nw_error *err)
@@ -92,10 +119,27 @@ static nw_code check_request(const nw_session *s, const nw_request *q, nw_error 
         return nw_fail(err, NW_E_ARG, 0, "%zu candidates are asked for; at most %u are given", q->top_count,
                        (unsigned)nw_min_size(NW_CANDIDATES_MAX, s->model->config.vocab_size));
     }
-    if (q->forced_count > (q->max_new_tokens != 0 ? q->max_new_tokens : max->output_tokens))
-        return nw_fail(err, NW_E_ARG, 0, "more tokens are forced than the answer may have");
-    nw_code rc = nw_session_check_ids(s, q->input_ids, q->input_count, err);
-    return rc == NW_OK ? nw_session_check_ids(s, q->forced_ids, q->forced_count, err) : rc;
+    nw_code rc = check_given(s, q, err);
+    if (rc == NW_OK && q->settings != NULL)
+        rc = check_settings(s, q->settings, err);
+    return rc == NW_OK ? nw_session_check_ids(s, q->input_ids, q->input_count, err) : rc;
+}
+
+/* Copies what a request is given into its place. */
+static void copy_ids(nw_session *s, request *r)
+{
+    const nw_request *q = &r->ask;
+    size_t            place = (size_t)(r - s->requests), sum = 0;
+    r->input = s->parts.request_ids + place * nw_request_ids(&s->blueprint.shape);
+    r->given = r->input + s->blueprint.shape.maxima.input_tokens;
+    r->choice_lens = s->parts.choice_lens + place * s->blueprint.shape.choices;
+    memcpy(r->input, q->input_ids, q->input_count * sizeof *r->input);
+    for (size_t i = 0; i < q->choice_count; i++)
+        sum += r->choice_lens[i] = q->choice_lens[i];
+    if (q->choice_count > 0)
+        memcpy(r->given, q->choice_ids, sum * sizeof *r->given);
+    else if (q->forced_count > 0)
+        memcpy(r->given, q->forced_ids, q->forced_count * sizeof *r->given);
 }
 
 nw_code nw_session_submit(nw_session *s, const nw_request *q, uint64_t *ret_id, nw_error *err)
@@ -106,20 +150,23 @@ nw_code nw_session_submit(nw_session *s, const nw_request *q, uint64_t *ret_id, 
     request *r = find_request(s, REQUEST_FREE);
     if (r == NULL)
         return nw_fail(err, NW_E_MEMORY, 0, "%zu requests are live or waiting already", s->request_count);
-    const nw_maxima *max = &s->blueprint.shape.maxima;
-    size_t           place = (size_t)(r - s->requests);
-    uint32_t        *ids = s->parts.request_ids + place * (max->input_tokens + max->output_tokens);
-    *r = (request){.state = REQUEST_WAITING,
-                   .id = ++s->last_id,
-                   .ask = *q,
-                   .input = ids,
-                   .forced = ids + max->input_tokens,
-                   .self_table = s->parts.self_tables + place * s->parts.self_table_len,
-                   .cross_table = s->parts.cross_tables + place * s->parts.cross_table_len,
-                   .max_new = q->max_new_tokens != 0 ? q->max_new_tokens : max->output_tokens};
-    memcpy(r->input, q->input_ids, q->input_count * sizeof *r->input);
-    if (q->forced_count > 0)
-        memcpy(r->forced, q->forced_ids, q->forced_count * sizeof *r->forced);
+    const nw_generation_settings *g = settings_of(s, q);
+    size_t                        place = (size_t)(r - s->requests), max_new = max_new_of(s, q);
+    *r = (request){
+        .state = REQUEST_WAITING,
+        .id = ++s->last_id,
+        .ask = *q,
+        .model = s->model,
+        .self_table = s->parts.self_tables + place * s->parts.self_table_len,
+        .cross_table = s->parts.cross_tables + place * s->parts.cross_table_len,
+        .max_new = max_new,
+        .width = q->choice_count > 0 ? q->choice_count
+                 : g->do_sample      ? g->num_return_sequences
+                                     : g->num_beams,
+        .processors = {
+            .settings = g, .prompt_count = 1, .max_length = 1 + max_new, .vocab = s->model->config.vocab_size}};
+    r->processed = q->choice_count == 0 && (g->do_sample || nw_processors_active(&r->processors));
+    copy_ids(s, r);
     *ret_id = r->id;
     return NW_OK;
 }
@@ -127,8 +174,8 @@ nw_code nw_session_submit(nw_session *s, const nw_request *q, uint64_t *ret_id, 
 void nw_session_cancel(nw_session *s, uint64_t id)
 {
     for (size_t i = 0; i < s->request_count; i++) {
-        if (is_at(&s->requests[i], id))
-            end_request(s, &s->requests[i]);
+        if (nw_request_is_at(&s->requests[i], id))
+            nw_request_end(s, &s->requests[i]);
     }
 }
 
@@ -153,15 +200,18 @@ static bool join_encoding(nw_session *s, size_t *n, size_t *rows)
     return true;
 }
 
-/* As many waiting prompts as there is room for go through the encoder together. */
-static nw_code encode_waiting(nw_session *s, nw_error *err)
+/* As many waiting prompts as there is room for go through the encoder together. *ret_count: how many; 0: other requests
+ * have the pages. */
+static nw_code encode_waiting(nw_session *s, size_t *ret_count, nw_error *err)
 {
     size_t n = 0, rows = 0;
     float *states = NULL;
     double start = nw_system_seconds();
     while (join_encoding(s, &n, &rows))
         ;
-    NW_CHECK(n > 0); /* a free lane's request has its pages, and nobody else holds them */
+    *ret_count = n;
+    if (n == 0)
+        return NW_OK;
     nw_session_begin(s, NW_PASS_ENCODE, NW_PASS_CROSS);
     nw_code rc = nw_forward_encode(&s->parts.forward, s->parts.encode_inputs, n, &states, err);
     if (rc != NW_OK)
@@ -175,125 +225,52 @@ static nw_code encode_waiting(nw_session *s, nw_error *err)
     return rc;
 }
 
-/* Gives an encoded request its lanes. */
-static void start(nw_session *s, request *r)
+static nw_beam *free_search(const nw_session *s)
 {
-    size_t branch = 0, width = 1, output = s->blueprint.shape.maxima.output_tokens;
-    bool   paged = nw_page_pool_take(&s->parts.self, width * r->max_new, r->self_table, &r->self);
-    NW_CHECK(paged); /* every lane has its pages */
-    for (size_t i = 0; i < s->lane_count && branch < width; i++) {
-        lane *l = &s->lanes[i];
-        if (l->owner != NULL)
-            continue;
-        *l = (lane){.owner = r, .branch = branch++, .ids = s->parts.lane_ids + i * (1 + output)};
-        l->ids[0] = s->model->config.start_id;
+    for (size_t i = 0; i < s->blueprint.shape.searches; i++) {
+        if (s->parts.searches[i].processors == NULL)
+            return &s->parts.searches[i];
     }
-    NW_CHECK(branch == width);
-    r->lanes = width;
+    return NULL;
+}
+
+/* Gives an encoded request its lanes, pages, and search. False: there are too few as yet. */
+static bool start(nw_session *s, request *r)
+{
+    bool     searches = r->ask.choice_count == 0 && !r->processors.settings->do_sample && r->width > 1;
+    nw_beam *search = searches ? free_search(s) : NULL;
+    size_t   branch = 0;
+    if (lanes_free(s) < r->width || (searches && search == NULL))
+        return false;
+    if (!nw_page_pool_take(&s->parts.self, r->width * r->max_new, r->self_table, &r->self))
+        return false;
+    r->search = search;
+    if (searches)
+        nw_search_start(r);
+    for (size_t i = 0; i < s->lane_count && branch < r->width; i++) {
+        if (s->lanes[i].owner == NULL)
+            nw_lane_start(s, &s->lanes[i], r, branch++);
+    }
+    r->lanes = r->width;
     r->state = REQUEST_LIVE;
+    return true;
 }
 
 /* Fills the free lanes, oldest request first. */
 static nw_code admit(nw_session *s, nw_error *err)
 {
-    while (lanes_free(s) > 0) {
+    size_t  encoded = 1;
+    nw_code rc = NW_OK;
+    while (rc == NW_OK && encoded > 0 && lanes_free(s) > 0) {
         request *r = find_request(s, REQUEST_ENCODED);
-        if (r != NULL) {
-            start(s, r);
-            continue;
-        }
-        if (find_request(s, REQUEST_WAITING) == NULL)
+        if (r != NULL && !start(s, r))
             break;
-        nw_code rc = encode_waiting(s, err);
-        if (rc != NW_OK)
-            return rc;
+        if (r == NULL && find_request(s, REQUEST_WAITING) == NULL)
+            break;
+        if (r == NULL)
+            rc = encode_waiting(s, &encoded, err);
     }
-    return NW_OK;
-}
-
-/* ---- columns ---- */
-
-/* Tokens that a lane has to feed for certain: the last one, and what is forced behind it. */
-static size_t columns_known(const lane *l)
-{
-    size_t forced = l->owner->ask.forced_count;
-    return 1 + (forced > l->count ? nw_min_size(forced, l->owner->max_new - 1) - l->count : 0);
-}
-
-/* Column i of a lane: its token is what was chosen at position count + i. */
-static nw_column column_of(const lane *l, size_t i)
-{
-    const request *r = l->owner;
-    return (nw_column){.token = i == 0 ? l->ids[l->count] : r->forced[l->count + i - 1],
-                       .position = (uint32_t)(l->count + i),
-                       .self = &r->self,
-                       .branches = 1,
-                       .branch = (uint32_t)l->branch,
-                       .cross = &r->cross};
-}
-
-/* Every lane has one column, and what is left of them is shared out to those that can use more. */
-static size_t lay_columns(nw_session *s)
-{
-    size_t live = s->lane_count - lanes_free(s), spare = s->blueprint.shape.maxima.columns - live, n = 0;
-    for (size_t i = 0; i < s->lane_count; i++) {
-        lane *l = &s->lanes[i];
-        if (l->owner == NULL)
-            continue;
-        size_t more = nw_min_size(columns_known(l) - 1, spare / live--);
-        spare -= more;
-        l->columns = 1 + more;
-        for (size_t k = 0; k < l->columns; k++)
-            s->parts.columns[n++] = column_of(l, k);
-    }
-    return n;
-}
-
-/* ---- tokens ---- */
-
-/* Fills `top` with what the request asks for, and shows it in the token. */
-static void give_candidates(const nw_session *s, const request *r, const float *logits, nw_candidate *top, nw_token *t)
-{
-    uint32_t ids[NW_CANDIDATES_MAX];
-    double   logprobs[NW_CANDIDATES_MAX];
-    if (r->ask.top_count == 0)
-        return;
-    nw_log_probabilities_top(s->kernels, logits, s->model->config.vocab_size, r->ask.top_count, ids, logprobs);
-    for (size_t i = 0; i < r->ask.top_count; i++)
-        top[i] = (nw_candidate){.id = ids[i], .logprob = logprobs[i]};
-    t->top = top;
-    t->top_count = r->ask.top_count;
-}
-
-/* Chooses a lane's next token from its logits and tells the caller. Whether the lane goes on. */
-static bool give_token(nw_session *s, lane *l, const float *logits)
-{
-    request *r = l->owner;
-    size_t   vocab = s->model->config.vocab_size;
-    bool     forced = l->count < r->ask.forced_count;
-    nw_token t = {.request = r->id, .index = l->count, .logits = logits, .scores = logits, .logprob = (double)NAN};
-    t.id = forced ? r->forced[l->count] : (uint32_t)s->kernels->argmax(logits, vocab);
-    if (r->ask.logprobs)
-        t.logprob = nw_log_probability(s->kernels, logits, vocab, t.id);
-    nw_candidate top[NW_CANDIDATES_MAX];
-    give_candidates(s, r, logits, top, &t);
-    l->ids[++l->count] = t.id;
-    s->stats.tokens++;
-    if (l->count == 1)
-        s->stats.seconds_first_token = nw_system_seconds() - r->start_seconds;
-    /* What is forced is not an end: a caller scores what it likes. */
-    if (nw_config_is_eos(&s->model->config, t.id) && l->count >= r->ask.forced_count)
-        t.finish = NW_FINISH_EOS;
-    else if (l->count == r->max_new)
-        t.finish = NW_FINISH_LENGTH;
-    /* Before the callback: it may submit the next request into this place. */
-    bool (*on_token)(void *, const nw_token *) = r->ask.on_token;
-    void *user = r->ask.user;
-    if (t.finish != NW_FINISH_NONE)
-        end_request(s, r);
-    if (on_token != NULL && !on_token(user, &t) && t.finish == NW_FINISH_NONE && is_at(r, t.request))
-        end_request(s, r);
-    return t.finish == NW_FINISH_NONE && is_at(r, t.request);
+    return rc;
 }
 
 /* ---- steps ---- */
@@ -322,30 +299,9 @@ static bool any_first(const nw_session *s)
     return false;
 }
 
-/* Each lane takes tokens from its columns for as long as what it chooses is what the next column was fed. */
-static void take_tokens(nw_session *s)
-{
-    size_t   vocab = s->model->config.vocab_size, column = 0;
-    uint64_t newest = s->last_id; /* a callback may submit requests: their lanes come with a later step */
-    for (size_t i = 0; i < s->lane_count; i++) {
-        lane  *l = &s->lanes[i];
-        size_t columns = l->columns;
-        l->columns = 0;
-        NW_CHECK(columns == 0 || l->owner == NULL || l->owner->id <= newest);
-        for (size_t k = 0; k < columns; k++) {
-            const nw_column *c = &s->parts.columns[column + k];
-            if (l->owner == NULL || c->token != l->ids[l->count])
-                break;
-            if (!give_token(s, l, s->parts.logits + (column + k) * vocab))
-                break;
-        }
-        column += columns;
-    }
-}
-
 static nw_code decode(nw_session *s, nw_error *err)
 {
-    size_t n = lay_columns(s), vocab = s->model->config.vocab_size;
+    size_t n = nw_lanes_lay(s), vocab = s->model->config.vocab_size;
     bool   first = any_first(s);
     if (n == 0)
         return NW_OK;
@@ -365,7 +321,7 @@ static nw_code decode(nw_session *s, nw_error *err)
         s->stats.seconds_decode += nw_system_seconds() - start;
         s->stats.decode_passes++;
     }
-    take_tokens(s);
+    nw_lanes_take(s);
     return NW_OK;
 }
 
@@ -386,7 +342,7 @@ nw_code nw_session_step(nw_session *s, size_t *ret_live, nw_error *err)
 static bool is_known(const nw_session *s, uint64_t id)
 {
     for (size_t i = 0; i < s->request_count; i++) {
-        if (is_at(&s->requests[i], id))
+        if (nw_request_is_at(&s->requests[i], id))
             return true;
     }
     return false;
@@ -395,24 +351,41 @@ static bool is_known(const nw_session *s, uint64_t id)
 typedef struct {
     const nw_request *ask;
     nw_result        *result;
-    bool              done;
 } generation;
 
-static bool collect(void *user, const nw_token *t)
+static bool pass_token(void *user, const nw_token *t)
 {
     generation *g = user;
     nw_result  *r = g->result;
-    if (r->ids != NULL)
-        r->ids[r->count] = t->id;
-    if (r->logprobs != NULL)
-        r->logprobs[r->count] = t->logprob;
-    r->count++;
-    r->finish = t->finish;
+    bool        mine = t->sequence == 0 && g->ask->choice_count == 0;
+    if (mine) {
+        if (r->ids != NULL)
+            r->ids[r->count] = t->id;
+        if (r->logprobs != NULL)
+            r->logprobs[r->count] = t->logprob;
+        r->count++;
+        r->finish = t->finish;
+    }
     bool more = g->ask->on_token == NULL || g->ask->on_token(g->ask->user, t);
-    if (!more && t->finish == NW_FINISH_NONE)
+    if (!more && t->finish == NW_FINISH_NONE && mine)
         r->finish = NW_FINISH_STOP;
-    g->done = r->finish != NW_FINISH_NONE;
     return more;
+}
+
+static void pass_sequence(void *user, const nw_sequence *q)
+{
+    generation *g = user;
+    nw_result  *r = g->result;
+    if (q->sequence == 0 && r->count == 0) { /* of a beam, or a choice */
+        r->count = q->count;
+        r->finish = q->finish;
+        if (r->ids != NULL)
+            memcpy(r->ids, q->ids, q->count * sizeof *r->ids);
+        if (r->logprobs != NULL)
+            memcpy(r->logprobs, q->logprobs, q->count * sizeof *r->logprobs);
+    }
+    if (g->ask->on_sequence != NULL)
+        g->ask->on_sequence(g->ask->user, q);
 }
 
 nw_code nw_session_generate(nw_session *s, const nw_request *q, nw_result *result, nw_error *err)
@@ -421,18 +394,16 @@ nw_code nw_session_generate(nw_session *s, const nw_request *q, nw_result *resul
     nw_request mine = *q;
     uint64_t   id;
     size_t     live;
-    mine.on_token = collect;
+    mine.on_token = pass_token;
+    mine.on_sequence = pass_sequence;
     mine.user = &g;
     mine.logprobs = q->logprobs || result->logprobs != NULL;
     result->count = 0;
     result->finish = NW_FINISH_NONE;
     nw_code rc = nw_session_submit(s, &mine, &id, err);
-    while (rc == NW_OK && !g.done) {
+    while (rc == NW_OK && is_known(s, id))
         rc = nw_session_step(s, &live, err);
-        if (rc == NW_OK && !g.done && !is_known(s, id)) { /* a callback cancelled it */
-            result->finish = NW_FINISH_STOP;
-            g.done = true;
-        }
-    }
+    if (rc == NW_OK && result->finish == NW_FINISH_NONE) /* a callback cancelled it */
+        result->finish = NW_FINISH_STOP;
     return rc;
 }

@@ -8,6 +8,7 @@
 
 #include <malloc.h>
 #include <stdio.h>
+#include <string.h>
 
 static nw_code check_available(const nw_session_options *o, uint64_t budget, nw_error *err)
 {
@@ -95,6 +96,16 @@ static nw_code map_arena(nw_session *s, nw_error *err)
     return NW_OK;
 }
 
+/* Greedy search with the model's own start and end tokens: what requests without settings get. */
+static nw_generation_settings greedy_settings(const nw_config *c)
+{
+    nw_generation_settings g = nw_generation_defaults();
+    g.decoder_start_token_id = c->start_id;
+    g.eos_token_id.count = c->eos_count;
+    memcpy(g.eos_token_id.ids, c->eos_ids, sizeof g.eos_token_id.ids);
+    return g;
+}
+
 static nw_code open_requests(nw_session *s, nw_error *err)
 {
     const nw_shape *shape = &s->blueprint.shape;
@@ -106,6 +117,7 @@ static nw_code open_requests(nw_session *s, nw_error *err)
     if (s->lanes == NULL)
         return nw_memory_fail(&s->memory, err, shape->lanes * sizeof *s->lanes, "lanes");
     s->lane_count = shape->lanes;
+    s->greedy = greedy_settings(&s->model->config);
     return NW_OK;
 }
 

@@ -2,6 +2,7 @@
 #ifndef NW_RUNTIME_SESSION_STATE_H
 #define NW_RUNTIME_SESSION_STATE_H
 
+#include "model/draft.h"
 #include "plan.h"
 #include "team.h"
 #include "window.h"
@@ -13,22 +14,41 @@ typedef struct {
     request_state state;
     uint64_t      id;
     nw_request    ask; /* its id arrays are the caller's and not used after submit */
-    uint32_t     *input, *forced;
+    uint32_t     *input;
+    uint32_t     *given;       /* what its sequences are given of their answers: forced ids, or its choices */
+    size_t       *choice_lens; /* [choice_count] */
+    nw_model     *model;
     float       **self_table, **cross_table; /* its room for page tables */
     nw_cross      cross;
     nw_kv         self;
     size_t        max_new;
-    size_t        lanes;         /* it has now: sequences that are not finished */
+    size_t        width, lanes; /* its sequences; those that are not finished */
+    nw_processors processors;
+    bool          processed;     /* these, or sampling, make something else of the logits */
+    nw_beam      *search;        /* NULL: none */
     double        start_seconds; /* of its encoding */
 } request;
 
 /* One sequence being decoded. */
 typedef struct {
-    request  *owner;   /* NULL: free */
-    size_t    branch;  /* its number in the request */
-    uint32_t *ids;     /* [1 + output tokens] the start token, then what was chosen */
-    size_t    count;   /* chosen; rows of self K and V that are made for good */
-    size_t    columns; /* it has in the pass under way */
+    request        *owner;    /* NULL: free */
+    size_t          branch;   /* its number in the request */
+    uint32_t       *ids;      /* [1 + output tokens] the start token, then what was chosen; of beams in their search */
+    double         *logprobs; /* [output tokens] */
+    size_t          count;    /* chosen; rows of self K and V that are made for good */
+    const uint32_t *given;    /* [given_count] what it must begin with */
+    size_t          given_count;
+    uint32_t        token;            /* of beams: the last one */
+    uint16_t       *path, *path_next; /* [output tokens] of beams: whose row each position's is; room for the next */
+    size_t          column, columns;  /* it has in the pass under way: the first, how many */
+
+    /* Guessing. */
+    uint32_t         draft[NW_DRAFT_MAX];
+    size_t           match; /* ids that the draft was found by; 0: there is none */
+    nw_draft_control control;
+
+    nw_text  text;
+    nw_stop *stop; /* NULL: no stop strings */
 } lane;
 
 struct nw_session {
@@ -44,11 +64,12 @@ struct nw_session {
     size_t            arena_bytes;
     atomic_bool       stop;
 
-    request *requests; /* [request_count] */
-    size_t   request_count;
-    lane    *lanes; /* [lane_count] */
-    size_t   lane_count;
-    uint64_t last_id;
+    request               *requests; /* [request_count] */
+    size_t                 request_count;
+    lane                  *lanes;  /* [lane_count] */
+    nw_generation_settings greedy; /* of requests without settings: the session's */
+    size_t                 lane_count;
+    uint64_t               last_id;
 
     uint64_t    vector_bytes_read;
     nw_stats    stats; /* what is counted here and not derived */
@@ -76,5 +97,14 @@ nw_code nw_session_fail(nw_session *s, nw_code rc);
 NW_MUST_USE nw_code nw_session_check_numbers(const nw_session *s, const float *values, size_t count, nw_error *err);
 NW_MUST_USE nw_code nw_session_check_ids(const nw_session *s, const uint32_t *ids, size_t count, nw_error *err);
 void                nw_session_drop_requests(nw_session *s);
+
+/* Whether a request is still in the place it had: a callback may cancel any, and submit others into the places left. */
+static inline bool nw_request_is_at(const request *r, uint64_t id)
+{
+    return r->id == id && r->state != REQUEST_FREE;
+}
+
+/* Gives back all that a request has. */
+void nw_request_end(nw_session *s, request *r);
 
 #endif

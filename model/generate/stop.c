@@ -3,6 +3,8 @@
  * more is shown. */
 #include "model/stop.h"
 
+#include "base/check.h"
+
 #include <string.h>
 
 /* fail[i]: length of the longest proper border of the first i + 1 bytes. */

@@ -24,6 +24,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/generation.h"
 #include "base/log.h"
 
 #ifdef __cplusplus
@@ -308,6 +309,20 @@ typedef struct {
 #define NW_TEXT_MAX 16384
 NW_API size_t nw_model_decode_text(nw_model *model, nw_text *text, uint32_t id, char *buf, size_t cap);
 
+/* ---- generation -------------------------------------------------------------------------------------------------- */
+
+/* The settings that a model's files ask for: generate()'s defaults, over them generation_config.json, or where there is
+ * none the same keys of config.json, over them those of `task` (task_specific_params of config.json; NULL: none). The end
+ * tokens and the start token are filled in.
+ * Errors  NW_E_FORMAT, NW_E_UNSUPPORTED (base/generation_parse.h); NW_E_ARG: no such task; NW_E_IO; NW_E_MEMORY. */
+NW_API NW_MUST_USE nw_code nw_model_generation(nw_model *model, const char *task, nw_generation_settings *ret,
+                                               nw_error *err);
+
+/* The text of ids, with the settings' stop strings left out and all that follows (settings NULL: none), piece by piece.
+ * write returning false ends it. Returns whether all was written. */
+NW_API bool nw_model_decode_ids(nw_model *model, const nw_generation_settings *settings, const uint32_t *ids,
+                                size_t count, bool (*write)(void *user, const char *text, size_t len), void *user);
+
 /* ---- plan -------------------------------------------------------------------------------------------------------- */
 
 /* In which form weights stay resident: as they are stored (of a checkpoint: plain), slim (bf16 only: holds 1.4 times as
@@ -320,12 +335,15 @@ typedef struct {
     size_t       max_input_tokens;  /* of one prompt, end token included; 0: 512 */
     size_t       max_output_tokens; /* new tokens of one answer; 0: 256 */
     size_t       max_lanes;         /* sequences that advance together; 0: 1 */
-    size_t       max_sequences;     /* of one request: beams, or samples; each takes a lane; 0: 1 */
     size_t       max_columns;       /* tokens of one decode pass, guessed ones included; 0: max_lanes */
+    size_t       max_choices;       /* of one request (nw_request.choice_ids); each takes a lane; 0: none */
     size_t       max_encode_tokens; /* of all prompts of one encoder pass, pads included; 0: max_input_tokens */
     size_t       max_encoded_ahead; /* prompts that may be encoded before there is a lane for them; 0: none */
     size_t       max_encoded_tokens; /* of all prompts that are encoded at a time; 0: as many as they may have */
     size_t       max_waiting;        /* requests that may wait beside those above; 0: 4 */
+    /* What requests will ask for at most: its beams, samples, processors and stop strings are what memory is made for. A
+     * request may have other settings that need no more. Copied; NULL: greedy search, nothing else. */
+    const nw_generation_settings *generation;
     bool         encode_only;       /* nw_session_encode is all that will be called: nothing for decoding takes memory,
                                      * the two maxima above are of no effect, and the encoder's tiles are what stays
                                      * resident; always so for a model without a decoder */
@@ -386,6 +404,7 @@ typedef struct {
         uint64_t embedding_row; /* one row of the embedding, when it is not resident or cached */
     } read;
     double   disk_rate, memory_rate; /* bytes a second that the predictions assume */
+    double   column_cost; /* of one more column in a pass, as a part of the pass */
     double   seconds_first_token, seconds_per_token; /* if encode_only: of the first text, of each later one */
     unsigned threads;
     uint64_t budget_all_resident; /* at which every tile of that pass stays: later ones read embedding rows at most */
@@ -429,30 +448,59 @@ typedef struct {
 } nw_candidate;
 #define NW_CANDIDATES_MAX 100
 
-/* One new token of a request. */
+/* One new token of a sequence of a request. Beams have none: which tokens stay shows at the end. */
 typedef struct {
-    uint64_t     request; /* as nw_session_submit gave it */
-    size_t       index;   /* 0: the first new token */
+    uint64_t     request;  /* as nw_session_submit gave it */
+    size_t       sequence; /* 0, 1, ...: which of its samples, or choices */
+    size_t       index;    /* 0: the first new token */
     uint32_t     id;
     double       logprob; /* natural log of its probability by the raw logits; NaN unless asked for */
     const float *logits;  /* [vocab_size], raw; lives during the call */
     const float *scores;  /* [vocab_size], what was chosen from: the logits, processed as the request asks */
     const nw_candidate *top; /* [top_count], most probable first; lives during the call */
     size_t              top_count;
-    nw_finish    finish;  /* NONE: more will come */
+    /* What can be shown of the answer since the last token: whole characters, and nothing of a stop string or of what may
+     * become one. Empty without a tokenizer. */
+    const char *text;
+    size_t      text_len;
+    nw_finish   finish; /* NONE: more will come */
 } nw_token;
+
+/* One finished sequence. */
+typedef struct {
+    uint64_t        request;
+    size_t          sequence; /* of beams 0 is the best; otherwise as nw_token */
+    const uint32_t *ids;      /* [count], end token included; lives during the call */
+    const double   *logprobs; /* [count], by the raw logits; NULL unless asked for */
+    size_t          count;
+    double          score; /* of a beam: its log-probabilities' sum / count^length_penalty; otherwise NaN */
+    nw_finish       finish;
+    bool            last; /* the request is done */
+} nw_sequence;
 
 typedef struct {
     const uint32_t *input_ids; /* copied; end token included by the caller */
     size_t          input_count;
-    /* What the answer must begin with (copied); NULL: nothing. Reported like chosen tokens. */
+    /* What the answer must begin with (copied); NULL: nothing. Reported like chosen tokens. Not with beams. */
     const uint32_t *forced_ids;
     size_t          forced_count;
-    size_t          max_new_tokens; /* 0: the session's max_output_tokens */
+    /* Instead of answers of its own: whole answers to judge, one sequence each, in one pass for each of their positions or
+     * fewer. Lengths [choice_count], and their ids one behind the other (copied). NULL: none. */
+    const uint32_t *choice_ids;
+    const size_t   *choice_lens;
+    size_t          choice_count;
+    size_t          max_new_tokens; /* 0: what the settings say, or else the session's max_output_tokens */
     bool            logprobs;
     size_t          top_count; /* candidates to report with each token, at most NW_CANDIDATES_MAX */
-    /* Called for each token, on the stepping thread; returning false ends the request (finish STOP). May be NULL. */
+    /* How tokens are chosen; checked, end tokens filled in (nw_model_generation). Borrowed until the request is done.
+     * NULL: greedy search. */
+    const nw_generation_settings *settings;
+    uint64_t                      seed; /* of samples: with the sequence and the position it makes the draw */
+    bool                          lookup_off; /* guess nothing from the input and the answer: never changes a bit */
+    /* Called for each token, on the stepping thread; returning false ends its sequence (finish STOP). May be NULL. */
     bool (*on_token)(void *user, const nw_token *token);
+    /* Called for each sequence that is finished and was not ended by on_token or a cancel. May be NULL. */
+    void (*on_sequence)(void *user, const nw_sequence *sequence);
     void *user;
 } nw_request;
 
@@ -482,7 +530,8 @@ typedef struct {
     nw_finish finish;
 } nw_result;
 
-/* Submits one request and steps until it is done; other requests of the session advance too. */
+/* Submits one request and steps until it is done; other requests of the session advance too. The result is that of
+ * sequence 0; on_sequence has the others. */
 NW_API NW_MUST_USE nw_code nw_session_generate(nw_session *session, const nw_request *request, nw_result *result,
                                                nw_error *err);
 
@@ -529,6 +578,7 @@ typedef struct {
     uint64_t    window_bytes;
     uint64_t    passes, tokens, prompts; /* passes of the decoder */
     uint64_t    encode_passes;
+    uint64_t    drafted, accepted; /* tokens that were guessed, and of these those that were right */
     double      seconds_load;        /* opening the model and the session */
     double      seconds_encode;      /* of the last prompts: encoder and cross-attention K and V */
     double      seconds_first_token; /* of the last prompt: from the start of its encoding to its first token */

@@ -7,6 +7,7 @@
 #include "golden.h"
 #include "logits_tree.h"
 
+#include "base/generation_parse.h"
 #include "model/beam.h"
 #include "model/sampling.h"
 

@@ -7,10 +7,9 @@
 #ifndef NW_MODEL_CONFIG_H
 #define NW_MODEL_CONFIG_H
 
+#include "base/generation.h"
 #include "base/memory.h"
 #include "model/kernels.h"
-
-#define NW_EOS_MAX 8
 
 typedef struct {
     char     model_type[16]; /* "t5", "mt5", "umt5" */

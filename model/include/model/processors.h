@@ -19,7 +19,8 @@
 #ifndef NW_MODEL_PROCESSORS_H
 #define NW_MODEL_PROCESSORS_H
 
-#include "model/generation.h"
+#include "base/generation.h"
+#include "model/kernels.h"
 
 typedef struct {
     const nw_generation_settings *settings; /* borrowed; checked; eos_token_id filled in */

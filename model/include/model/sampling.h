@@ -20,7 +20,8 @@
 #define NW_MODEL_SAMPLING_H
 
 #include "base/arena.h"
-#include "model/generation.h"
+#include "base/generation.h"
+#include "model/kernels.h"
 
 /* What warping needs besides the row: 8 bytes for each id of the vocabulary. */
 typedef struct {

@@ -8,7 +8,7 @@
 #ifndef NW_MODEL_STOP_H
 #define NW_MODEL_STOP_H
 
-#include "model/generation.h"
+#include "base/generation.h"
 
 /* Copyable; some 10 KiB. */
 typedef struct {

@@ -1,8 +1,9 @@
 /* generation_config.json, and the same keys in config.json, to settings. One walk over the document: members of the
  * object that counts (the document's own, or a task's) are looked up in the table of fields. */
-#include "generation_fields.h"
+#include "base/generation_parse.h"
 
 #include "base/json.h"
+#include "generation_fields.h"
 
 #include <math.h>
 #include <stdio.h>

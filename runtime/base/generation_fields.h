@@ -2,7 +2,7 @@
 #ifndef NW_MODEL_GENERATE_GENERATION_FIELDS_H
 #define NW_MODEL_GENERATE_GENERATION_FIELDS_H
 
-#include "model/generation.h"
+#include "base/generation.h"
 
 typedef enum {
     NW_FIELD_BOOL,    /* bool */

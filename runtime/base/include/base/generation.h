@@ -12,12 +12,17 @@
  *
  * Source  transformers 4.57, generation/configuration_utils.py (GenerationConfig) and generation/utils.py.
  */
-#ifndef NW_MODEL_GENERATION_H
-#define NW_MODEL_GENERATION_H
+#ifndef NW_BASE_GENERATION_H
+#define NW_BASE_GENERATION_H
 
-#include "model/config.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
 
 enum {
+    NW_EOS_MAX = 8,            /* end tokens */
     NW_BEAMS_MAX = 64,         /* num_beams */
     NW_RETURN_MAX = 64,        /* num_return_sequences */
     NW_NEW_TOKENS_MAX = 1 << 20, /* of any length */
@@ -141,20 +146,5 @@ uint32_t nw_generation_min_new(const nw_generation_settings *s);
  * Errors     NW_E_ARG. */
 NW_MUST_USE nw_code nw_generation_check(const nw_generation_settings *s, uint32_t by_caller, uint32_t vocab,
                                         nw_error *err);
-
-/* Reads generation_config.json, or the same keys at the top of config.json. What a key names is set and `given`; null
- * turns it off, as generate() takes it. Unknown keys are ignored.
- *
- * name    what messages call the file.
- * ret     written on success only.
- * Errors  NW_E_FORMAT: no JSON, a value of a wrong type; names the key. NW_E_UNSUPPORTED: more ids or strings than the
- *         limits above. Ranges are nw_generation_check's. */
-NW_MUST_USE nw_code nw_generation_parse(nw_memory *mem, const char *name, const char *json, size_t bytes,
-                                        nw_generation_settings *ret, nw_error *err);
-
-/* The same for one task of config.json's task_specific_params, "prefix" included.
- * Errors  as above; NW_E_ARG: there is no such task; the message lists those that there are. */
-NW_MUST_USE nw_code nw_generation_parse_task(nw_memory *mem, const char *name, const char *json, size_t bytes,
-                                             const char *task, nw_generation_settings *ret, nw_error *err);
 
 #endif

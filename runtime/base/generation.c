@@ -1,6 +1,8 @@
 /* Settings: the table of fields, the defaults, and what is refused. */
 #include "generation_fields.h"
 
+#include "base/check.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
