@@ -4,7 +4,7 @@
  * K and V made -> LIVE: it has a lane for each of its sequences, and each gets at least one token a pass -> done. First
  * come, first served: nobody overtakes. A failed or stopped pass drops all requests and leaves a usable session.
  */
-#include "lanes.h"
+#include "decoding.h"
 #include "system.h"
 
 #include <string.h>

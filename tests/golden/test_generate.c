@@ -18,9 +18,22 @@
 
 enum { LENGTH_MAX = 256 };
 
-static const char *const cases[] = {"t5-v1.0-tied", "t5-v1.1", "flan-bf16-shards", "flan-f16", "mt5",    "umt5",
-                                    "byt5",         "ul2",     "madlad",           "odd-sizes", "long",  "buckets",
-                                    "three-embeddings", "gelu-exact", "bin", "bin-shards-f16"};
+static const char *const cases[] = {"t5-v1.0-tied",
+                                    "t5-v1.1",
+                                    "flan-bf16-shards",
+                                    "flan-f16",
+                                    "mt5",
+                                    "umt5",
+                                    "byt5",
+                                    "ul2",
+                                    "madlad",
+                                    "odd-sizes",
+                                    "long",
+                                    "buckets",
+                                    "three-embeddings",
+                                    "gelu-exact",
+                                    "bin",
+                                    "bin-shards-f16"};
 
 static unsigned failures, checks;
 static double   worst, worst_warped;
@@ -228,7 +241,8 @@ int main(int argc, char **argv)
         test_case(argv[i]);
     for (size_t i = 0; argc == 1 && i < sizeof cases / sizeof *cases; i++)
         test_case(cases[i]);
-    printf("%u checks, %u failed; largest difference %.2g (allowed %.2g), of warped probabilities %.2g (allowed %.2g)\n",
-           checks, failures, worst, TOLERANCE, worst_warped, WARPED_TOLERANCE);
+    printf(
+        "%u checks, %u failed; largest difference %.2g (allowed %.2g), of warped probabilities %.2g (allowed %.2g)\n",
+        checks, failures, worst, TOLERANCE, worst_warped, WARPED_TOLERANCE);
     return failures == 0 ? 0 : 1;
 }

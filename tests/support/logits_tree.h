@@ -1,6 +1,7 @@
 /* Logits of any decoder prefix, found by the session's own decoding and remembered: what a search over sequences needs
- * whose code is not the session's. A prefix is a node of a tree; a request whose answer is forced to begin with a prefix
- * gives the logits after it, and after all that it goes on to choose by itself, which searches often come to as well. */
+ * whose code is not the session's. A prefix is a node of a tree; a request whose answer is forced to begin with a
+ * prefix gives the logits after it, and after all that it goes on to choose by itself, which searches often come to as
+ * well. */
 #ifndef NW_TEST_LOGITS_TREE_H
 #define NW_TEST_LOGITS_TREE_H
 

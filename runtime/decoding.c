@@ -2,7 +2,7 @@
  * Each of these columns tells the next token; for as long as that is what the next column was fed, the lane takes one
  * more. What it fed in vain leaves rows of K and V that the next pass writes over. So a guess saves passes, and never
  * changes what is chosen. */
-#include "lanes.h"
+#include "decoding.h"
 
 #include "system.h"
 

@@ -1,6 +1,6 @@
 /* What lanes do in a decode pass: the columns they ask for, and the tokens that they make of the logits. */
-#ifndef NW_RUNTIME_LANES_H
-#define NW_RUNTIME_LANES_H
+#ifndef NW_RUNTIME_DECODING_H
+#define NW_RUNTIME_DECODING_H
 
 #include "session_state.h"
 
