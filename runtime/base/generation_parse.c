@@ -131,7 +131,7 @@ static nw_code add_word(reader *r, int field, const nw_json_event *e, nw_error *
     nw_bad_words *words = at(r, field);
     if (e->depth == r->depth + 1) {
         if (e->type == NW_JSON_ARRAY_END)
-            return words->lens[words->count - 1] > 0 ? NW_OK : wrong(r, field, "made of lists with an id at least", err);
+            return words->lens[words->count - 1] > 0 ? NW_OK : wrong(r, field, "made of lists with an id or more", err);
         if (e->type != NW_JSON_ARRAY_BEGIN)
             return wrong(r, field, "a list of lists of token ids", err);
         if (words->count == NW_BAD_WORDS_MAX)
@@ -155,7 +155,7 @@ static nw_code add_member(reader *r, int field, const nw_json_event *e, nw_error
     case NW_FIELD_ID_LIST:
         return add_id(r, field, e, &list->count, list->ids, NW_ID_LIST_MAX, err);
     case NW_FIELD_ID:
-        return *one == NW_ID_NONE ? add_id(r, field, e, &first, one, 1, err) : add_id(r, field, e, &first, &rest, 1, err);
+        return add_id(r, field, e, &first, *one == NW_ID_NONE ? one : &rest, 1, err);
     case NW_FIELD_STRINGS:
         return add_string(r, field, e, err);
     default:

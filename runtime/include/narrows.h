@@ -312,8 +312,8 @@ NW_API size_t nw_model_decode_text(nw_model *model, nw_text *text, uint32_t id, 
 /* ---- generation -------------------------------------------------------------------------------------------------- */
 
 /* The settings that a model's files ask for: generate()'s defaults, over them generation_config.json, or where there is
- * none the same keys of config.json, over them those of `task` (task_specific_params of config.json; NULL: none). The end
- * tokens and the start token are filled in.
+ * none the same keys of config.json, over them those of `task` (task_specific_params of config.json; NULL: none). The
+ * end tokens and the start token are filled in.
  * Errors  NW_E_FORMAT, NW_E_UNSUPPORTED (base/generation_parse.h); NW_E_ARG: no such task; NW_E_IO; NW_E_MEMORY. */
 NW_API NW_MUST_USE nw_code nw_model_generation(nw_model *model, const char *task, nw_generation_settings *ret,
                                                nw_error *err);
@@ -341,8 +341,8 @@ typedef struct {
     size_t       max_encoded_ahead; /* prompts that may be encoded before there is a lane for them; 0: none */
     size_t       max_encoded_tokens; /* of all prompts that are encoded at a time; 0: as many as they may have */
     size_t       max_waiting;        /* requests that may wait beside those above; 0: 4 */
-    /* What requests will ask for at most: its beams, samples, processors and stop strings are what memory is made for. A
-     * request may have other settings that need no more. Copied; NULL: greedy search, nothing else. */
+    /* What requests will ask for at most: its beams, samples, processors and stop strings are what memory is made for.
+     * A request may have other settings that need no more. Not used after opening; NULL: greedy search, nothing else. */
     const nw_generation_settings *generation;
     bool         encode_only;       /* nw_session_encode is all that will be called: nothing for decoding takes memory,
                                      * the two maxima above are of no effect, and the encoder's tiles are what stays
@@ -459,8 +459,8 @@ typedef struct {
     const float *scores;  /* [vocab_size], what was chosen from: the logits, processed as the request asks */
     const nw_candidate *top; /* [top_count], most probable first; lives during the call */
     size_t              top_count;
-    /* What can be shown of the answer since the last token: whole characters, and nothing of a stop string or of what may
-     * become one. Empty without a tokenizer. */
+    /* What can be shown of the answer since the last token: whole characters, and nothing of a stop string or of what
+     * may become one. Empty without a tokenizer. */
     const char *text;
     size_t      text_len;
     nw_finish   finish; /* NONE: more will come */
@@ -484,8 +484,8 @@ typedef struct {
     /* What the answer must begin with (copied); NULL: nothing. Reported like chosen tokens. Not with beams. */
     const uint32_t *forced_ids;
     size_t          forced_count;
-    /* Instead of answers of its own: whole answers to judge, one sequence each, in one pass for each of their positions or
-     * fewer. Lengths [choice_count], and their ids one behind the other (copied). NULL: none. */
+    /* Instead of answers of its own: whole answers to judge, one sequence each, in one pass for each of their positions
+     * or fewer. Lengths [choice_count], and their ids one behind the other (copied). NULL: none. */
     const uint32_t *choice_ids;
     const size_t   *choice_lens;
     size_t          choice_count;

@@ -39,11 +39,42 @@ static void test_subject(const subject *s, uint64_t seed, unsigned cases, bool r
            (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9);
 }
 
+/* Greedy answers, samples and beams beside each other: what is drawn depends on the seed, sample and position alone. */
+static void test_mixed(const char *name, uint64_t seed, unsigned cases, bool random_only)
+{
+    subject                s = subject_golden(name);
+    nw_generation_settings sampled = nw_generation_defaults(), searched;
+    sampled.decoder_start_token_id = 0;
+    sampled.eos_token_id = (nw_end_ids){.count = 1, .ids = {1}};
+    searched = sampled;
+    sampled.do_sample = true;
+    sampled.num_return_sequences = 2;
+    sampled.temperature = 0.8;
+    sampled.top_p = 0.9;
+    sampled.repetition_penalty = 1.2;
+    searched.num_beams = 3;
+    searched.num_return_sequences = 2;
+    searched.no_repeat_ngram_size = 2;
+    s.tokens = 14; /* enough for guesses */
+    s.sampled = &sampled;
+    s.searched = &searched;
+    answers   want;
+    variation reference = usual();
+    if (!run(&s, &reference, &want))
+        return;
+    if (!random_only)
+        vary_threads_and_lanes(&s, &want);
+    for (unsigned i = 0; i < (cases != 0 ? cases : RANDOM_CASES); i++)
+        vary_at_random(&s, &want, seed + i, "test_same_bits");
+    printf("%s, mixed: %zu prompts\n", name, s.prompt_count);
+}
+
 int main(int argc, char **argv)
 {
     static const char *const goldens[] = {"t5-v1.1", "t5-v1.0-tied",  "umt5",         "flan-bf16-shards",
                                           "byt5",    "odd-sizes",     "encoder-only", "numbers-t5",
                                           "long",    "bin-shards-f16"};
+    static const char *const mixed[] = {"t5-v1.1", "numbers-t5", "t5-v1.0-tied"};
     static const size_t      lengths_many[] = {7, 16, 33, 1};
     uint64_t                 seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
     unsigned                 cases = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 0;
@@ -53,6 +84,8 @@ int main(int argc, char **argv)
         subject s = subject_golden(goldens[i]);
         test_subject(&s, seed, cases != 0 ? cases : RANDOM_CASES, random_only);
     }
+    for (size_t i = 0; i < sizeof mixed / sizeof *mixed; i++)
+        test_mixed(mixed[i], seed, cases, random_only);
     temp_dir temp = temp_dir_make();
     for (int tied = 0; tied < 2; tied++) {
         temp_path dir = temp_dir_path(&temp, tied ? "tied" : "own-head");

@@ -18,8 +18,11 @@ typedef struct {
     char        dir[1024];
     size_t      prompt_count, tokens; /* tokens: new ones of each answer, at most */
     size_t      longest;
-    uint32_t    ids[PROMPTS_MAX][PROMPT_TOKENS_MAX];
-    size_t      counts[PROMPTS_MAX];
+    /* Prompts are asked in turn for a greedy answer, two samples, and three beams, by these settings; NULL: all
+     * greedily. */
+    const nw_generation_settings *sampled, *searched;
+    uint32_t                      ids[PROMPTS_MAX][PROMPT_TOKENS_MAX];
+    size_t                        counts[PROMPTS_MAX];
 } subject;
 
 typedef struct {
@@ -70,13 +73,33 @@ static inline bool answer_read(void *user, const nw_token *t)
     return true;
 }
 
+/* The sequences of an answer may end in any order: what each adds does not depend on it. */
+static inline void answer_sequence(void *user, const nw_sequence *q)
+{
+    answer_reader *r = user;
+    uint64_t       own = answers_mix(q->sequence + 1, q->ids, q->count * sizeof *q->ids);
+    own = answers_mix(own, q->logprobs, q->count * sizeof *q->logprobs);
+    if (q->score == q->score)
+        own = answers_mix(own, &q->score, sizeof q->score);
+    r->hash += own;
+    r->tokens += q->count;
+}
+
 static inline nw_request answer_request(const subject *s, size_t prompt, answer_reader *reader)
 {
-    return (nw_request){.input_ids = s->ids[prompt],
-                        .input_count = s->counts[prompt],
-                        .max_new_tokens = s->tokens,
-                        .on_token = answer_read,
-                        .user = reader};
+    nw_request q = {.input_ids = s->ids[prompt],
+                    .input_count = s->counts[prompt],
+                    .max_new_tokens = s->tokens,
+                    .on_token = answer_read,
+                    .user = reader};
+    if (s->sampled != NULL && prompt % 3 != 0) {
+        q.settings = prompt % 3 == 1 ? s->sampled : s->searched;
+        q.seed = 7 + prompt;
+        q.logprobs = true;
+        q.on_token = NULL;
+        q.on_sequence = answer_sequence;
+    }
+    return q;
 }
 
 /* One prompt in a session that is open: generated, then encoded when `states` has room for its encoder states.
@@ -91,7 +114,7 @@ static inline nw_code answer_generate(nw_session *session, const subject *s, siz
     nw_result     result = {0};
     nw_code       rc = nw_session_generate(session, &q, &result, err);
     if (rc == NW_OK) {
-        NW_CHECK(result.count == r.tokens);
+        NW_CHECK(q.settings != NULL || result.count == r.tokens);
         *ret_hash = r.hash;
         *ret_tokens = r.tokens;
     }
@@ -103,8 +126,8 @@ static inline nw_code answer_encode(nw_session *session, const subject *s, size_
 {
     size_t  bytes = s->counts[prompt] * d_model * sizeof(float);
     float  *states = malloc(bytes);
-    nw_code rc = nw_session_encode(
-        session, &(nw_encode_request){.ids = s->ids[prompt], .count = s->counts[prompt]}, states, err);
+    nw_code rc = nw_session_encode(session, &(nw_encode_request){.ids = s->ids[prompt], .count = s->counts[prompt]},
+                                   states, err);
     if (rc == NW_OK)
         *hash = answers_mix(*hash, states, bytes);
     free(states);

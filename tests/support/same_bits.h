@@ -23,7 +23,7 @@ typedef struct {
     unsigned     threads;
     nw_read_with io;
     nw_io_fake  *fake;
-    size_t       lanes, order[PROMPTS_MAX];
+    size_t       lanes, columns, encoded_ahead, encode_tokens, order[PROMPTS_MAX];
     const char  *kernels;
 } variation;
 
@@ -47,7 +47,7 @@ static inline void describe(const subject *s, const variation *v, const char *wh
     if (v->fake != NULL)
         printf(" device seed %llu short %u retry %u delay %u", (unsigned long long)v->fake->seed,
                v->fake->short_percent, v->fake->retry_percent, v->fake->delay_max);
-    printf(" order");
+    printf(" columns %zu ahead %zu encode %zu order", v->columns, v->encoded_ahead, v->encode_tokens);
     for (size_t i = 0; i < s->prompt_count; i++)
         printf(" %zu", v->order[i]);
     printf("\n");
@@ -95,6 +95,12 @@ static inline nw_code open_session(nw_model *model, nw_session_options *o, const
 
 static inline bool run(const subject *s, const variation *v, answers *ret)
 {
+    nw_generation_settings most = {0};
+    if (s->searched != NULL) { /* what samples and beams need, both */
+        most = *s->sampled;
+        most.do_sample = false;
+        most.num_beams = s->searched->num_beams;
+    }
     nw_error      err = {0};
     nw_model     *model = NULL;
     nw_session   *session = NULL;
@@ -108,7 +114,11 @@ static inline bool run(const subject *s, const variation *v, answers *ret)
         nw_model_describe(model, &info);
         nw_session_options o = {.max_input_tokens = s->longest,
                                 .max_output_tokens = s->tokens,
-                                .max_lanes = v->lanes,
+                                .max_lanes = v->lanes + (s->searched != NULL ? s->searched->num_beams : 0),
+                                .max_columns = v->columns,
+                                .max_encoded_ahead = v->encoded_ahead,
+                                .max_encode_tokens = v->encode_tokens,
+                                .generation = s->searched != NULL ? &most : NULL,
                                 .threads = v->threads != 0 ? v->threads : 1,
                                 .io = v->io,
                                 .window_bytes = v->window,
@@ -182,6 +192,9 @@ static inline void vary_threads_and_lanes(const subject *s, const answers *want)
         v.threads = n;
         compare(s, &v, want);
         v.lanes = n;
+        v.columns = n * n;
+        v.encoded_ahead = n / 2;
+        v.encode_tokens = n == 3 ? 2 * s->longest : 0;
         v.together = true;
         for (size_t i = 0; i < s->prompt_count; i++)
             v.order[i] = (i + n) % s->prompt_count;
@@ -237,6 +250,9 @@ static inline void vary_at_random(const subject *s, const answers *want, uint64_
     v.prefetch_off = many_tiles_draw(&state) % 6 == 0;
     v.threads = 1 + (unsigned)(many_tiles_draw(&state) % 4);
     v.lanes = 1 + (size_t)(many_tiles_draw(&state) % 4);
+    v.columns = (size_t)(many_tiles_draw(&state) % 17);
+    v.encoded_ahead = (size_t)(many_tiles_draw(&state) % 4);
+    v.encode_tokens = (size_t)(many_tiles_draw(&state) % (4 * s->longest));
     v.together = many_tiles_draw(&state) % 2 == 0;
     v.encode_between = many_tiles_draw(&state) % 2 == 0;
     switch (many_tiles_draw(&state) % 4) {
