@@ -116,7 +116,7 @@ static nw_code open_regular(const char *path, int *ret_fd, struct stat *ret_stat
     return NW_OK;
 }
 
-static bool lives_in_memory(int fd)
+bool nw_file_in_memory(int fd)
 {
     struct statfs fs;
     if (fstatfs(fd, &fs) != 0)
@@ -148,10 +148,10 @@ static bool direct_works(int fd)
 }
 
 /* Switches the descriptor to direct reading if it can be had, else prepares it for buffered reads. */
-static nw_code set_mode(nw_file *file, const char *path, nw_error *err)
+nw_code nw_file_set_mode(nw_file *file, const char *path, nw_error *err)
 {
     bool     guessed = false;
-    uint32_t align = lives_in_memory(file->fd) ? 0 : statx_align(file->fd, &guessed);
+    uint32_t align = nw_file_in_memory(file->fd) ? 0 : statx_align(file->fd, &guessed);
     /* O_NONBLOCK goes in any case: io_uring takes it for "fail rather than wait for the disk". */
     if (align > 0 && fcntl(file->fd, F_SETFL, O_DIRECT) == 0) {
         if (!guessed || direct_works(file->fd)) {
@@ -182,7 +182,7 @@ nw_code nw_file_open(const char *path, nw_file *ret_file, nw_error *err)
         .inode = (uint64_t)st.st_ino,
         .mtime_ns = mtime_ns(&st),
     };
-    rc = set_mode(&file, path, err);
+    rc = nw_file_set_mode(&file, path, err);
     if (rc != NW_OK) {
         close(fd);
         return rc;

@@ -42,6 +42,8 @@ void nw_forward_layout(nw_forward *f, nw_arena *a)
     f->decode.ff = nw_carve(a, columns * c->d_ff, sizeof(float), 64);
     f->decode.scores = nw_carve(a, columns > 0 ? m->threads * longest : 0, sizeof(float), 64);
 
+    f->decode.cross = nw_carve(a, m->stream_cross ? columns * c->head_count * m->input_tokens : 0, sizeof(float), 64);
+
     /* Shared by both kinds of pass. */
     f->out_floats = strip_rows_max(f) * nw_max_size(columns, m->encode_tokens);
     f->out = nw_carve(a, m->threads * f->out_floats, sizeof(float), 64);
@@ -384,6 +386,82 @@ static void decode_attention(nw_forward *f, const nw_column *columns, size_t n, 
     f->team.run(f->team.user, decode_attention_piece, &j, n * f->config->head_count);
 }
 
+/* Cross-attention whose K and V come in tiles: the scores of all columns that see an input, tile by tile, then the
+ * values. The same products, in the same order for each column and head, as when all is in memory. */
+typedef struct {
+    nw_forward      *f;
+    const nw_column *columns;
+    const nw_cross  *cross;
+    const float     *rows; /* [count, inner] of the tile at hand */
+    size_t           first, count;
+    enum { CROSS_SCORES, CROSS_SOFTMAX, CROSS_VALUES } what;
+} cross_job;
+
+static void cross_piece(void *ctx, size_t i, size_t worker)
+{
+    const cross_job *j = ctx;
+    nw_forward      *f = j->f;
+    size_t           inner = nw_config_inner(f->config), d = f->config->d_kv, heads = f->config->head_count;
+    size_t           column = i / heads, head = i % heads;
+    float           *scores = f->decode.cross + i * f->maxima.input_tokens;
+    float           *a = f->decode.a + column * inner + head * d;
+    (void)worker;
+    if (j->columns[column].cross != j->cross)
+        return;
+    switch (j->what) {
+    case CROSS_SCORES:
+        f->kernels->matmul[NW_F32](scores + j->first, 0, f->decode.q + column * inner + head * d, 0, 1,
+                                   j->rows + head * d, inner, j->count, d);
+        break;
+    case CROSS_SOFTMAX:
+        f->kernels->softmax(scores, j->cross->length);
+        memset(a, 0, d * sizeof *a);
+        break;
+    case CROSS_VALUES: f->kernels->mix(a, 0, scores + j->first, 0, 1, j->rows + head * d, inner, j->count, d); break;
+    }
+}
+
+static nw_code cross_tiles(cross_job *j, uint32_t block, size_t n, nw_error *err)
+{
+    nw_forward *f = j->f;
+    bool        values = j->what == CROSS_VALUES;
+    for (j->first = 0; j->first < j->cross->length; j->first += j->count) {
+        nw_code rc =
+            f->weights.kv(f->weights.user, j->cross, block, values, (uint32_t)j->first, &j->rows, &j->count, err);
+        if (rc != NW_OK)
+            return rc;
+        f->team.run(f->team.user, cross_piece, j, n * f->config->head_count);
+        f->weights.kv_release(f->weights.user);
+    }
+    return NW_OK;
+}
+
+static bool is_first_of_cross(const nw_column *columns, size_t i)
+{
+    for (size_t k = 0; k < i; k++) {
+        if (columns[k].cross == columns[i].cross)
+            return false;
+    }
+    return true;
+}
+
+static nw_code stream_cross(nw_forward *f, const nw_column *columns, size_t n, uint32_t block, nw_error *err)
+{
+    nw_code rc = NW_OK;
+    for (size_t i = 0; i < n && rc == NW_OK; i++) {
+        if (!is_first_of_cross(columns, i))
+            continue;
+        cross_job j = {.f = f, .columns = columns, .cross = columns[i].cross, .what = CROSS_SCORES};
+        rc = cross_tiles(&j, block, n, err);
+        j.what = CROSS_SOFTMAX;
+        f->team.run(f->team.user, cross_piece, &j, n * f->config->head_count);
+        j.what = CROSS_VALUES;
+        if (rc == NW_OK)
+            rc = cross_tiles(&j, block, n, err);
+    }
+    return rc;
+}
+
 /* The bias table of a block: block 0's, unless every block has its own. */
 static const float *bias_table(nw_forward *f, nw_stack stack, uint32_t block)
 {
@@ -460,27 +538,52 @@ nw_code nw_forward_encode(nw_forward *f, const nw_encode_input *inputs, size_t n
     return NW_OK;
 }
 
+/* K or V of a block for all inputs, made in `rows` [count, inner] and given away. */
+static nw_code store_cross(nw_forward *f, const float *states, nw_cross *const *crosses, size_t n, size_t count,
+                           uint32_t block, bool values, float *rows, nw_error *err)
+{
+    uint32_t tensor = nw_tensors_at(f->tensors, NW_STACK_DECODER, block, values ? NW_ROLE_CROSS_V : NW_ROLE_CROSS_K);
+    size_t   inner = nw_config_inner(f->config);
+    product  p = product_make(f, states, count, f->config->d_model, rows, inner, JOIN_STORE);
+    nw_code  rc = multiply(&p, tensor, err);
+    for (size_t i = 0; i < n && rc == NW_OK; i++) {
+        rc = f->weights.kv_store(f->weights.user, crosses[i], block, values, rows, err);
+        rows += crosses[i]->length * inner;
+    }
+    return rc;
+}
+
+/* K or V of a block for all inputs, straight into their pages. */
+static nw_code page_cross(nw_forward *f, const float *states, nw_cross *const *crosses, size_t count, uint32_t block,
+                          bool values, nw_error *err)
+{
+    kv_target target = {.crosses = crosses, .block = block, .values = values};
+    product   p = product_make(f, states, count, f->config->d_model, NULL, 0, JOIN_STORE);
+    p.kv = &target;
+    return multiply(&p, nw_tensors_at(f->tensors, NW_STACK_DECODER, block, values ? NW_ROLE_CROSS_V : NW_ROLE_CROSS_K),
+                    err);
+}
+
 nw_code nw_forward_cross(nw_forward *f, const float *states, nw_cross *const *crosses, size_t n, nw_error *err)
 {
-    static const nw_role roles[] = {NW_ROLE_CROSS_K, NW_ROLE_CROSS_V};
-    size_t               rows = 0;
+    size_t  rows = 0;
+    nw_code rc = NW_OK;
+    NW_CHECK(n >= 1);
     for (size_t i = 0; i < n; i++) {
+        const nw_kv *kv = &crosses[i]->kv;
         NW_CHECK(crosses[i]->length >= 1);
-        NW_CHECK(crosses[i]->length <= (size_t)crosses[i]->kv.page_count * crosses[i]->kv.page_rows);
+        NW_CHECK(f->maxima.stream_cross || crosses[i]->length <= (size_t)kv->page_count * kv->page_rows);
         rows += crosses[i]->length;
     }
-    NW_CHECK(n >= 1 && rows <= f->maxima.encode_tokens);
+    NW_CHECK(rows <= f->maxima.encode_tokens);
     for (uint32_t b = 0; b < f->config->decoder_blocks; b++) {
-        for (size_t i = 0; i < 2; i++) {
-            kv_target target = {.crosses = crosses, .block = b, .values = roles[i] == NW_ROLE_CROSS_V};
-            product   p = product_make(f, states, rows, f->config->d_model, NULL, 0, JOIN_STORE);
-            p.kv = &target;
-            nw_code rc = multiply(&p, nw_tensors_at(f->tensors, NW_STACK_DECODER, b, roles[i]), err);
-            if (rc != NW_OK)
-                return rc;
+        for (int v = 0; v < 2 && rc == NW_OK; v++) {
+            float *buffer = v == 1 ? f->encode.v : f->encode.k;
+            rc = f->maxima.stream_cross ? store_cross(f, states, crosses, n, rows, b, v == 1, buffer, err)
+                                        : page_cross(f, states, crosses, rows, b, v == 1, err);
         }
     }
-    return NW_OK;
+    return rc;
 }
 
 /* q into its buffer; K and V straight into the columns' pages. */
@@ -525,8 +628,12 @@ static nw_code decode_block(nw_forward *f, uint32_t block, const nw_column *colu
     rc = multiply(&q, nw_tensors_at(ts, NW_STACK_DECODER, block, NW_ROLE_CROSS_Q), err);
     if (rc != NW_OK)
         return rc;
-    decode_attention(f, columns, n, block, NULL);
-    rc = decode_attention_output(f, block, NW_ROLE_CROSS_O, n, err);
+    if (f->maxima.stream_cross)
+        rc = stream_cross(f, columns, n, block, err);
+    else
+        decode_attention(f, columns, n, block, NULL);
+    if (rc == NW_OK)
+        rc = decode_attention_output(f, block, NW_ROLE_CROSS_O, n, err);
     if (rc != NW_OK)
         return rc;
 

@@ -40,6 +40,9 @@ void nw_request_end(nw_session *s, request *r)
         r->search->processors = NULL; /* free */
     nw_page_pool_give(&s->parts.self, &r->self);
     nw_page_pool_give(&s->parts.cross, &r->cross.kv);
+    if (r->placed)
+        nw_kv_stream_give(&s->parts.kv_stream, r->cross.place);
+    r->placed = false;
     r->state = REQUEST_FREE;
 }
 

@@ -6,8 +6,9 @@
 #include "loader/io_fake.h"
 
 struct nw_hooks {
-    nw_memory_fault *memory; /* NULL: allocations do not fail on purpose */
-    nw_io_fake      *io;     /* NULL: the real device */
+    nw_memory_fault *memory;        /* NULL: allocations do not fail on purpose */
+    nw_io_fake      *io;            /* NULL: the real device */
+    size_t           kv_tile_bytes; /* most bytes of a streamed tile of K and V; 0: NW_KV_TILE_BYTES */
 };
 
 #endif

@@ -57,6 +57,9 @@ static void place_cross(nw_parts *p, nw_arena *a, const nw_model *m, const nw_sh
     nw_page_pool_layout(&p->cross, a, &m->config, s->cross_pages, s->cross_rows);
     p->cross_table_len = s->requests > 0 ? nw_page_pool_need(&p->cross, s->maxima.input_tokens) : 0;
     p->cross_tables = nw_carve(a, s->requests * p->cross_table_len, sizeof *p->cross_tables, 64);
+    p->kv_stream = (nw_kv_stream){.shape = s->kv_stream, .file = {.fd = -1}};
+    nw_kv_stream_layout(&p->kv_stream, a, s->align);
+    p->streamed = nw_carve(a, s->kv_stream.tile_rows > 0 ? s->lanes : 0, sizeof *p->streamed, 64);
 }
 
 /* What choosing tokens needs. */

@@ -8,6 +8,7 @@
 #ifndef NW_RUNTIME_LAYOUT_H
 #define NW_RUNTIME_LAYOUT_H
 
+#include "kv_stream.h"
 #include "model/beam.h"
 #include "model/sampling.h"
 #include "model/stop.h"
@@ -22,34 +23,43 @@ enum {
 
 /* What the layout depends on besides the model. */
 typedef struct {
-    nw_maxima  maxima;    /* columns is 0 if nothing is decoded; then so is all up to cross_pages but pinned */
-    size_t     lanes;     /* sequences that are decoded together */
-    size_t     sequences; /* of one request */
-    size_t     choices;   /* answers that a request may bring, at least 1: what is forced is one */
-    size_t     searches;  /* beam searches at once, of `beams` beams each */
-    size_t     beams;
-    bool       processed; /* tokens may be chosen from something else than the logits */
-    bool       stops;     /* there may be stop strings */
-    size_t     requests;  /* held: in lanes, encoded, waiting */
-    nw_pass    pinned;    /* the pass that repeats, whose tiles may stay: DECODE; ENCODE if nothing is decoded */
-    uint32_t   self_rows, cross_rows;   /* of a page of K and V */
-    size_t     self_pages, cross_pages; /* in all */
-    size_t     inputs;                  /* of one encoder pass */
-    uint32_t   slot_count;
-    size_t     slot_bytes;   /* the largest aligned read of any tile */
-    size_t     row_bytes;    /* the aligned read of one embedding row */
-    size_t     region_bytes; /* pins and encoder scratch */
-    size_t     align;        /* of buffers that are read into */
-    nw_pinning pinning;      /* the form of pins */
+    nw_maxima   maxima;    /* columns is 0 if nothing is decoded; then so is all up to cross_pages but pinned */
+    size_t      lanes;     /* sequences that are decoded together */
+    size_t      sequences; /* of one request */
+    size_t      choices;   /* answers that a request may bring, at least 1: what is forced is one */
+    size_t      searches;  /* beam searches at once, of `beams` beams each */
+    size_t      beams;
+    bool        processed; /* tokens may be chosen from something else than the logits */
+    bool        stops;     /* there may be stop strings */
+    size_t      encoded;   /* prompts that are encoded at a time */
+    size_t      requests;  /* held: in lanes, encoded, waiting */
+    nw_pass     pinned;    /* the pass that repeats, whose tiles may stay: DECODE; ENCODE if nothing is decoded */
+    uint32_t    self_rows, cross_rows;   /* of a page of K and V */
+    size_t      self_pages, cross_pages; /* in all */
+    nw_kv_shape kv_stream; /* of the encoder's K and V, if they are not in memory: there are no cross_pages then */
+    size_t      inputs;    /* of one encoder pass */
+    uint32_t    slot_count;
+    size_t      slot_bytes;   /* the largest aligned read of any tile */
+    size_t      row_bytes;    /* the aligned read of one embedding row */
+    size_t      region_bytes; /* pins and encoder scratch */
+    size_t      align;        /* of buffers that are read into */
+    nw_pinning  pinning;      /* the form of pins */
 } nw_shape;
+
+/* A step of a pass: the tile of its schedule; or before that, where the encoder's K and V are streamed and the step is
+ * the first behind a block's cross-attention, one of the tiles that this reads. */
+typedef struct {
+    nw_pass pass;
+    size_t  step;
+    size_t  kv; /* the tile of K and V; the step's own comes when there are no more */
+} nw_visit;
 
 typedef enum { NW_SLOT_FREE, NW_SLOT_READING, NW_SLOT_READY, NW_SLOT_IN_USE } nw_slot_state;
 
 /* A place that a tile is read into: a slot of the window, or a pin. */
 typedef struct {
     nw_slot_state  state;
-    nw_pass        pass; /* whose step it holds */
-    size_t         step;
+    nw_visit       visit;    /* what it holds */
     int            os_errno; /* of the read; 0: none */
     unsigned char *bytes;
 } nw_slot;
@@ -71,6 +81,8 @@ typedef struct {
     float          **vectors; /* [tensors]: resident norms and bias tables as f32, NULL for matrices */
     nw_column       *columns; /* [columns] */
     nw_page_pool     self, cross;
+    nw_kv_stream     kv_stream;    /* instead of the pages of cross */
+    const nw_cross **streamed;     /* [lanes] those of the pass under way */
     float          **self_tables;  /* [requests, pages for the rows of a request's sequences] */
     float          **cross_tables; /* [requests, pages for an input] */
     size_t           self_table_len, cross_table_len;

@@ -34,10 +34,14 @@ nw_code nw_session_read_pass(nw_session *s, uint64_t *ret_bytes, double *ret_sec
     uint64_t        before = s->window.bytes_read;
     double          start = nw_system_seconds();
     nw_code         rc = NW_OK;
+    nw_session_list_crosses(s);
     nw_session_begin(s, pass, pass);
     for (size_t i = 0; i < m->step_count[pass] && rc == NW_OK; i++) {
         nw_tile tile;
-        rc = nw_window_acquire(&s->window, m->steps[pass][i].tensor, m->steps[pass][i].tile, &tile, err);
+        while (rc == NW_OK && nw_window_at_kv(&s->window))
+            rc = nw_window_kv_skip(&s->window, err);
+        if (rc == NW_OK)
+            rc = nw_window_acquire(&s->window, m->steps[pass][i].tensor, m->steps[pass][i].tile, &tile, err);
         if (rc == NW_OK)
             rc = skip_tile(s, &tile, err);
     }

@@ -133,6 +133,7 @@ static void shape_lanes(const nw_session_options *o, nw_shape *s)
     s->requests = encoded + (o->max_waiting != 0 ? o->max_waiting : WAITING_DEFAULT);
     s->self_rows = page_rows(x->output_tokens, NW_PAGE_ROWS);
     s->self_pages = s->lanes * pages_of(x->output_tokens, s->self_rows);
+    s->encoded = encoded;
     s->cross_rows = page_rows(x->input_tokens, encoded > 1 ? CROSS_ROWS_SHARED : NW_PAGE_ROWS);
     s->cross_pages = encoded * pages_of(x->input_tokens, s->cross_rows);
     if (o->max_encoded_tokens != 0) /* each input's last page may be all but empty */
@@ -169,6 +170,16 @@ static nw_code shape_make(const nw_model *m, const nw_session_options *o, nw_blu
     return NW_OK;
 }
 
+/* The encoder's K and V go to a scratch file instead of pages. */
+static void shape_stream(const nw_model *m, nw_shape *s)
+{
+    s->cross_pages = 0;
+    s->maxima.stream_cross = true;
+    size_t tile = m->hooks != NULL && m->hooks->kv_tile_bytes != 0 ? m->hooks->kv_tile_bytes : NW_KV_TILE_BYTES;
+    s->kv_stream = nw_kv_shape_make(&m->config, s->maxima.input_tokens, s->encoded, tile, s->align);
+    s->slot_bytes = nw_max_size(s->slot_bytes, s->kv_stream.tile_bytes);
+}
+
 /* ---- the budget ---- */
 
 /* Fills plan.part for a shape; returns what is needed in all without the reserve. */
@@ -180,7 +191,10 @@ static uint64_t claim(const nw_model *m, const nw_session_options *o, const nw_t
     nw_parts parts = {0};
     nw_parts_layout(&parts, &a, m, &b->shape);
     NW_CHECK(!a.failed);
-    b->io = (nw_io_options){.choice = (nw_io_choice)o->io, .depth = b->shape.slot_count + NW_ROW_BATCH, .log = &m->log};
+    b->io =
+        (nw_io_options){.choice = (nw_io_choice)o->io,
+                        .depth = b->shape.slot_count + NW_ROW_BATCH + (b->shape.maxima.stream_cross ? NW_KV_STAGES : 0),
+                        .log = &m->log};
 
     p->slot_count = b->shape.slot_count;
     p->slot_bytes = b->shape.slot_bytes;
@@ -352,6 +366,10 @@ static void count_reads(const nw_model *m, const nw_session_options *o, nw_bluep
         if (b->embed_at[i] + place_bytes(m, &b->shape, b->pin_count + i) > overlay)
             p->read.refill += bytes;
     }
+    if (b->shape.maxima.stream_cross) {
+        const nw_kv_shape *kv = &b->shape.kv_stream;
+        p->read.kv = kv->place_bytes * nw_max_size(1, b->shape.lanes / b->shape.sequences);
+    }
     p->read.embedding_row = nw_model_row_extent(m, 0).bytes;
 }
 
@@ -369,8 +387,9 @@ static double pass_seconds(const nw_plan *p, uint64_t read, uint64_t weights, ui
 static void predict_passes(nw_plan *p, uint64_t weights, uint64_t elements, size_t columns, double before)
 {
     double open = (double)(p->read.open + p->read.vectors + p->read.tokenizer) / p->disk_rate;
-    p->seconds_first_token = open + before + pass_seconds(p, p->read.first_pass, weights, elements, columns);
-    p->seconds_per_token = pass_seconds(p, p->read.next_pass, weights, elements, columns);
+    p->seconds_first_token =
+        open + before + pass_seconds(p, p->read.first_pass + p->read.kv, weights, elements, columns);
+    p->seconds_per_token = pass_seconds(p, p->read.next_pass + p->read.kv, weights, elements, columns);
 }
 
 static void predict(const nw_model *m, const nw_session_options *o, nw_blueprint *b)
@@ -445,6 +464,29 @@ static void bound_budget(const nw_model *m, const nw_session_options *o, const n
     p->smallest = with_reserve(nw_max_u64(least, at_start));
 }
 
+/* K and V of the encoder stay in memory if they fit. The smallest budget is that of whichever way needs less. */
+static void choose_kv(const nw_model *m, const nw_session_options *o, const nw_tokenizer_cost *cost,
+                      uint64_t tokenizer_bytes, uint64_t unforeseen, uint64_t budget, nw_blueprint *b)
+{
+    nw_plan *p = &b->plan;
+    nw_shape in_memory = b->shape;
+    if (b->shape.pinned == NW_PASS_ENCODE) {
+        bound_budget(m, o, cost, tokenizer_bytes, unforeseen, b);
+        return;
+    }
+    shape_stream(m, &b->shape);
+    bound_budget(m, o, cost, tokenizer_bytes, unforeseen, b);
+    nw_shape on_disk = b->shape;
+    uint64_t smallest = p->smallest;
+    if (o->kv_on_disk)
+        return;
+    b->shape = in_memory;
+    bound_budget(m, o, cost, tokenizer_bytes, unforeseen, b);
+    if (budget < p->smallest && smallest < p->smallest)
+        b->shape = on_disk;
+    p->smallest = nw_min_u64(p->smallest, smallest);
+}
+
 nw_code nw_blueprint_make(nw_model *m, const nw_session_options *o, uint64_t unforeseen, nw_blueprint *b, nw_error *err)
 {
     nw_tokenizer_cost cost;
@@ -463,7 +505,7 @@ nw_code nw_blueprint_make(nw_model *m, const nw_session_options *o, uint64_t unf
         budget = nw_budget_auto(&machine);
     }
     nw_plan *p = &b->plan;
-    bound_budget(m, o, &cost, tokenizer_bytes, unforeseen, b);
+    choose_kv(m, o, &cost, tokenizer_bytes, unforeseen, budget, b);
     rc = budget < p->smallest ? too_small(p, budget, &b->shape.maxima, err) : NW_OK;
     p->budget = nw_max_u64(budget, p->smallest);
     p->part.reserve = NW_RESERVE(p->budget);
@@ -473,6 +515,7 @@ nw_code nw_blueprint_make(nw_model *m, const nw_session_options *o, uint64_t unf
     NW_CHECK(needed <= room);
     size_region(m, o, room - needed, b);
     p->encode_only = b->shape.pinned == NW_PASS_ENCODE;
+    p->kv_on_disk = b->shape.maxima.stream_cross;
     p->pass_tiles = b->pin_count;
     claim(m, o, &cost, unforeseen, b);
     count_reads(m, o, b, tokenizer_bytes);

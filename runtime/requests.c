@@ -181,6 +181,14 @@ void nw_session_cancel(nw_session *s, uint64_t id)
 
 /* ---- admission ---- */
 
+/* Where a request's cross-attention K and V will be. False: there is no room as yet. */
+static bool take_cross(nw_session *s, request *r)
+{
+    if (s->blueprint.shape.maxima.stream_cross)
+        return r->placed = nw_kv_stream_take(&s->parts.kv_stream, &r->cross.place);
+    return nw_page_pool_take(&s->parts.cross, r->ask.input_count, r->cross_table, &r->cross.kv);
+}
+
 /* The next waiting request joins the encoder pass to come, if there is room for it. */
 static bool join_encoding(nw_session *s, size_t *n, size_t *rows)
 {
@@ -189,7 +197,7 @@ static bool join_encoding(nw_session *s, size_t *n, size_t *rows)
         return false;
     if (r->ask.input_count > s->blueprint.shape.maxima.encode_tokens - *rows)
         return false;
-    if (!nw_page_pool_take(&s->parts.cross, r->ask.input_count, r->cross_table, &r->cross.kv))
+    if (!take_cross(s, r))
         return false;
     r->cross.length = (uint32_t)r->ask.input_count;
     r->start_seconds = nw_system_seconds();
@@ -219,6 +227,8 @@ static nw_code encode_waiting(nw_session *s, size_t *ret_count, nw_error *err)
     bool again = count_requests(s, REQUEST_WAITING) > 0 && lanes_free(s) > count_requests(s, REQUEST_ENCODED);
     nw_session_begin(s, NW_PASS_CROSS, again ? NW_PASS_ENCODE : NW_PASS_DECODE);
     rc = nw_forward_cross(&s->parts.forward, states, s->parts.crosses, n, err);
+    if (rc == NW_OK)
+        rc = nw_window_kv_stored(&s->window, err);
     s->stats.prompts += n;
     s->stats.encode_passes++;
     s->stats.seconds_encode = nw_system_seconds() - start;
@@ -299,6 +309,15 @@ static bool any_first(const nw_session *s)
     return false;
 }
 
+void nw_session_list_crosses(nw_session *s)
+{
+    nw_window_clear_crosses(&s->window);
+    for (size_t i = 0; i < s->lane_count && s->blueprint.shape.maxima.stream_cross; i++) {
+        if (s->lanes[i].owner != NULL)
+            nw_window_add_cross(&s->window, &s->lanes[i].owner->cross);
+    }
+}
+
 static nw_code decode(nw_session *s, nw_error *err)
 {
     size_t n = nw_lanes_lay(s), vocab = s->model->config.vocab_size;
@@ -306,6 +325,7 @@ static nw_code decode(nw_session *s, nw_error *err)
     if (n == 0)
         return NW_OK;
     double start = nw_system_seconds();
+    nw_session_list_crosses(s);
     nw_session_begin(s, NW_PASS_DECODE, after_decode(s));
     nw_code rc = nw_forward_decode(&s->parts.forward, s->parts.columns, n, s->parts.logits, err);
     if (rc == NW_OK)

@@ -68,6 +68,23 @@ static nw_code weights_embed(void *user, const uint32_t *ids, size_t count, floa
     return nw_window_rows(&s->window, s->kernels, ids, count, out, err);
 }
 
+static nw_code weights_kv(void *user, const nw_cross *cross, uint32_t block, bool values, uint32_t first,
+                          const float **ret_rows, size_t *ret_count, nw_error *err)
+{
+    return nw_window_kv(&((nw_session *)user)->window, cross, block, values, first, ret_rows, ret_count, err);
+}
+
+static void weights_kv_release(void *user)
+{
+    nw_window_kv_release(&((nw_session *)user)->window);
+}
+
+static nw_code weights_kv_store(void *user, const nw_cross *cross, uint32_t block, bool values, const float *rows,
+                                nw_error *err)
+{
+    return nw_window_kv_store(&((nw_session *)user)->window, cross, block, values, rows, err);
+}
+
 nw_weights nw_session_weights(nw_session *s)
 {
     return (nw_weights){.user = s,
@@ -75,7 +92,10 @@ nw_weights nw_session_weights(nw_session *s)
                         .rows = weights_rows,
                         .release = weights_release,
                         .vector = weights_vector,
-                        .embed = weights_embed};
+                        .embed = weights_embed,
+                        .kv = weights_kv,
+                        .kv_release = weights_kv_release,
+                        .kv_store = weights_kv_store};
 }
 
 /* ---- passes ---- */
@@ -212,6 +232,8 @@ void nw_session_stats(const nw_session *s, nw_stats *ret)
     ret->peak_rss_bytes = nw_process_peak();
     ret->accounted_bytes = s->memory.peak + s->model->memory.peak;
     ret->bytes_read = s->model->open_bytes + s->model->tokenizer_bytes + s->vector_bytes_read + s->window.bytes_read;
+    ret->kv_bytes_read = s->window.kv_bytes_read;
+    ret->kv_bytes_written = s->parts.kv_stream.written_bytes;
     ret->embedding_rows_read = s->window.rows_read;
     ret->pinned_bytes = s->window.pinned_bytes;
     ret->window_bytes = s->blueprint.plan.part.window;

@@ -147,6 +147,19 @@ static nw_code read_vectors(nw_session *s, nw_error *err)
     return rc;
 }
 
+/* The file for K and V that do not fit in memory. */
+static nw_code open_scratch(nw_session *s, const nw_session_options *o, nw_error *err)
+{
+    nw_kv_stream *k = &s->parts.kv_stream;
+    if (k->shape.tile_rows == 0)
+        return NW_OK;
+    nw_code rc = nw_file_scratch(o->scratch, k->shape.places * k->shape.place_bytes, &k->file, k->dir, err);
+    if (rc == NW_OK && k->file.align > s->blueprint.shape.align)
+        rc = nw_fail(err, NW_E_IO, 0, "scratch file in '%s': its blocks of %u bytes are too large", k->dir,
+                     k->file.align);
+    return rc;
+}
+
 static void wire(nw_session *s, const nw_session_options *o)
 {
     nw_forward *f = &s->parts.forward;
@@ -161,6 +174,7 @@ static void wire(nw_session *s, const nw_session_options *o)
                             .kernels = s->kernels,
                             .encode_from = (uint64_t)(s->parts.encode_scratch - s->parts.region),
                             .prefetch_off = o->prefetch_off,
+                            .crosses = s->parts.streamed,
                             .stop = &s->stop};
     nw_window_start(&s->window);
 }
@@ -186,6 +200,8 @@ static nw_code open_parts(nw_session *s, const nw_session_options *o, nw_error *
     if (rc == NW_OK)
         rc = map_arena(s, err);
     s->parts.restore.verify_off = o->verify_off;
+    if (rc == NW_OK)
+        rc = open_scratch(s, o, err);
     if (rc == NW_OK)
         rc = read_vectors(s, err);
     if (rc == NW_OK)
@@ -223,6 +239,8 @@ nw_session *nw_session_close(nw_session *s)
     if (s->window.parts != NULL)
         nw_window_drain(&s->window);
     s->io = nw_io_close(s->io);
+    if (s->arena != NULL)
+        nw_file_close(&s->parts.kv_stream.file);
     s->workers = nw_workers_close(s->workers);
     nw_memory_unmap(&s->memory, NW_TAG_ARENA, s->arena, s->arena_bytes);
     nw_memory_free(&s->memory, NW_TAG_SESSION, s->lanes, s->lane_count, sizeof *s->lanes);

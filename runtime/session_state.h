@@ -20,6 +20,7 @@ typedef struct {
     nw_model     *model;
     float       **self_table, **cross_table; /* its room for page tables */
     nw_cross      cross;
+    bool          placed; /* it has a place in the stream of K and V: cross.place */
     nw_kv         self;
     size_t        max_new;
     size_t        width, lanes; /* its sequences; those that are not finished */
@@ -103,6 +104,9 @@ static inline bool nw_request_is_at(const request *r, uint64_t id)
 {
     return r->id == id && r->state != REQUEST_FREE;
 }
+
+/* Tells the window whose K and V a decode pass will stream: those of the lanes at work, in their order. */
+void nw_session_list_crosses(nw_session *s);
 
 /* Gives back all that a request has. */
 void nw_request_end(nw_session *s, request *r);

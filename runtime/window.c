@@ -2,11 +2,13 @@
 
 #include "system.h"
 
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- tags: where a completion belongs ---- */
 
-typedef enum { TAG_SLOT, TAG_PIN, TAG_EMBED, TAG_ROW } tag_kind;
+typedef enum { TAG_SLOT, TAG_PIN, TAG_EMBED, TAG_ROW, TAG_STAGE } tag_kind;
 
 static uint64_t tag_make(tag_kind kind, size_t index)
 {
@@ -51,9 +53,65 @@ static nw_step embed_step(const nw_window *w, size_t tile)
     return (nw_step){.tensor = w->model->tensors.embed, .tile = (uint32_t)tile};
 }
 
+/* ---- tiles of K and V ---- */
+
+static const nw_kv_shape *kv_shape(const nw_window *w)
+{
+    return &w->parts->kv_stream.shape;
+}
+
+/* True at the first tile behind a block's cross-attention. */
+static bool is_behind_cross(const nw_window *w, nw_visit v)
+{
+    if (kv_shape(w)->tile_rows == 0 || v.pass != NW_PASS_DECODE || v.step >= w->model->step_count[v.pass])
+        return false;
+    nw_step step = step_of(w, v);
+    return step.tile == 0 && w->model->tensors.list[step.tensor].role == NW_ROLE_CROSS_O;
+}
+
+static bool is_kv(const nw_window *w, nw_visit v)
+{
+    return v.kv < w->cross_tiles && is_behind_cross(w, v);
+}
+
+static nw_visit after(const nw_window *w, nw_visit v)
+{
+    return is_kv(w, v) ? (nw_visit){v.pass, v.step, v.kv + 1} : (nw_visit){v.pass, v.step + 1, 0};
+}
+
+static bool same_visit(nw_visit a, nw_visit b)
+{
+    return a.pass == b.pass && a.step == b.step && a.kv == b.kv;
+}
+
+/* What tile of K and V a visit is. */
+typedef struct {
+    const nw_cross *cross;
+    uint32_t        block;
+    bool            values;
+    size_t          tile;
+} kv_tile;
+
+static kv_tile kv_tile_of(const nw_window *w, nw_visit v)
+{
+    size_t   i = 0, kv = v.kv;
+    uint32_t block = w->model->tensors.list[step_of(w, v).tensor].block;
+    while (kv >= 2 * nw_kv_tiles(kv_shape(w), w->crosses[i]))
+        kv -= 2 * nw_kv_tiles(kv_shape(w), w->crosses[i++]);
+    size_t tiles = nw_kv_tiles(kv_shape(w), w->crosses[i]);
+    return (kv_tile){.cross = w->crosses[i], .block = block, .values = kv >= tiles, .tile = kv % tiles};
+}
+
+static uint64_t kv_place(const nw_window *w, kv_tile t)
+{
+    return nw_kv_offset(kv_shape(w), t.cross, t.block, t.values, t.tile);
+}
+
 /* The pin of a visit; NULL: it is streamed. */
 static nw_pin *pin_of(const nw_window *w, nw_visit v)
 {
+    if (is_kv(w, v))
+        return NULL;
     if (v.pass != w->shape.pinned || w->parts->pins[v.step].at == NW_NOT_PINNED)
         return NULL;
     return &w->parts->pins[v.step];
@@ -106,7 +164,17 @@ static void slot_done(nw_window *w, nw_slot *s, int os_errno)
 {
     s->os_errno = os_errno;
     slot_move(s, NW_SLOT_READING, NW_SLOT_READY);
-    drop_cached(w, step_of(w, (nw_visit){s->pass, s->step}));
+    if (is_kv(w, s->visit))
+        nw_file_drop(&w->parts->kv_stream.file, kv_place(w, kv_tile_of(w, s->visit)), kv_shape(w)->tile_bytes);
+    else
+        drop_cached(w, step_of(w, s->visit));
+}
+
+static void stage_done(nw_kv_stream *k, size_t index, int os_errno)
+{
+    k->busy &= ~(1u << index);
+    if (os_errno != 0)
+        k->os_errno = os_errno;
 }
 
 static void row_done(nw_window *w, size_t index, int os_errno)
@@ -131,10 +199,12 @@ static void reap(nw_window *w, bool wait)
             switch (tag_kind_of(done[i].tag)) {
             case TAG_SLOT: slot_done(w, &w->parts->slots[index], done[i].os_errno); break;
             case TAG_PIN:
-                pin_done(w, &w->parts->pins[index], step_of(w, (nw_visit){w->shape.pinned, index}), done[i].os_errno);
+                pin_done(w, &w->parts->pins[index], step_of(w, (nw_visit){.pass = w->shape.pinned, .step = index}),
+                         done[i].os_errno);
                 break;
             case TAG_EMBED: pin_done(w, &w->parts->embed_pins[index], embed_step(w, index), done[i].os_errno); break;
             case TAG_ROW: row_done(w, index, done[i].os_errno); break;
+            case TAG_STAGE: stage_done(&w->parts->kv_stream, index, done[i].os_errno); break;
             }
         }
     } while (count == sizeof done / sizeof *done);
@@ -154,9 +224,49 @@ static void read_pin(nw_window *w, nw_pin *pin, nw_step step, uint64_t tag)
 
 typedef enum { READ_STARTED, READ_RESIDENT, READ_BLOCKED } read_result;
 
+static void submit_kv(nw_window *w, nw_slot *s, uint64_t tag)
+{
+    kv_tile  t = kv_tile_of(w, s->visit);
+    size_t   bytes = kv_shape(w)->tile_bytes;
+    nw_io_op op = {.kind = NW_IO_READ,
+                   .fd = w->parts->kv_stream.file.fd,
+                   .offset = kv_place(w, t),
+                   .buf = s->bytes,
+                   .bytes = bytes,
+                   .bytes_needed = bytes,
+                   .tag = tag};
+    bool     queued = nw_io_submit(w->io, &op);
+    NW_CHECK(queued);
+    w->bytes_read += bytes;
+    w->kv_bytes_read += bytes;
+}
+
+/* Reads the visit at w->read into the next slot of the ring. */
+static read_result read_into_slot(nw_window *w)
+{
+    nw_slot *s = slot_at(w, w->tail);
+    if (w->tail - w->head == w->shape.slot_count || s->state != NW_SLOT_FREE || !has_room(w))
+        return READ_BLOCKED;
+    slot_move(s, NW_SLOT_FREE, NW_SLOT_READING);
+    s->os_errno = 0;
+    s->visit = w->read;
+    uint64_t tag = tag_make(TAG_SLOT, w->tail % w->shape.slot_count);
+    if (is_kv(w, s->visit))
+        submit_kv(w, s, tag);
+    else
+        submit(w, step_of(w, w->read), s->bytes, tag);
+    w->tail++;
+    return READ_STARTED;
+}
+
 /* Starts the read of the visit at w->read, if it needs one and there is somewhere to put it. */
 static read_result read_one(nw_window *w)
 {
+    /* Which inputs the next pass will see is not known before it begins, nor are those of a new one written. */
+    if (w->read_crossed && is_behind_cross(w, w->read))
+        return READ_BLOCKED;
+    if (is_kv(w, w->read))
+        return read_into_slot(w);
     nw_step step = step_of(w, w->read);
     nw_pin *pin = pin_of(w, w->read);
     if (pin != NULL && pin->state != NW_SLOT_FREE)
@@ -169,18 +279,10 @@ static read_result read_one(nw_window *w)
         read_pin(w, pin, step, tag_make(TAG_PIN, w->read.step));
         return READ_STARTED;
     }
-    nw_slot *s = slot_at(w, w->tail);
-    if (w->tail - w->head == w->shape.slot_count || s->state != NW_SLOT_FREE || !has_room(w))
-        return READ_BLOCKED;
-    slot_move(s, NW_SLOT_FREE, NW_SLOT_READING);
-    s->os_errno = 0;
-    s->pass = w->read.pass;
-    s->step = w->read.step;
-    submit(w, step, s->bytes, tag_make(TAG_SLOT, w->tail % w->shape.slot_count));
-    w->tail++;
-    if (pin != NULL)
+    read_result r = read_into_slot(w);
+    if (pin != NULL && r == READ_STARTED)
         pin->in_slot = !pin->unfit;
-    return READ_STARTED;
+    return r;
 }
 
 /* Moves the reader over the seam when it has come to a pass's end. False: there is nothing more to read for now. Only
@@ -203,13 +305,13 @@ static void pump(nw_window *w)
 {
     bool started = false;
     while (reader_has_visit(w)) {
-        if (w->prefetch_off && (w->read_crossed || w->read.step != w->at.step))
+        if (w->prefetch_off && (w->read_crossed || !same_visit(w->read, w->at)))
             break;
         read_result r = read_one(w);
         if (r == READ_BLOCKED)
             break;
         started |= r == READ_STARTED;
-        w->read.step++;
+        w->read = after(w, w->read);
     }
     if (started)
         nw_io_flush(w->io);
@@ -239,7 +341,7 @@ void nw_window_drain(nw_window *w)
     for (; w->head < w->tail; w->head++) {
         nw_slot *s = slot_at(w, w->head);
         slot_move(s, s->state == NW_SLOT_IN_USE ? NW_SLOT_IN_USE : NW_SLOT_READY, NW_SLOT_FREE);
-        nw_pin *pin = pin_of(w, (nw_visit){s->pass, s->step});
+        nw_pin *pin = pin_of(w, s->visit);
         if (pin != NULL)
             pin->in_slot = false;
     }
@@ -248,6 +350,7 @@ void nw_window_drain(nw_window *w)
     w->in_use = false;
     w->pin = NULL;
     atomic_store(&w->misfit, false);
+    w->parts->kv_stream.os_errno = 0;
     nw_window_start(w);
 }
 
@@ -303,6 +406,17 @@ void nw_window_begin(nw_window *w, nw_pass pass, nw_pass next)
 
 /* ---- acquire and release ---- */
 
+/* Takes what has arrived, and reads on: at least as far as the visit at hand, for which writes may have left no room. */
+static void keep_up(nw_window *w)
+{
+    reap(w, false);
+    pump(w);
+    while (!w->read_crossed && same_visit(w->read, w->at) && nw_io_in_flight(w->io) > 0) {
+        reap(w, true);
+        pump(w);
+    }
+}
+
 /* offset, bytes: of what could not be read. */
 static nw_code read_failed(const nw_window *w, nw_step step, uint64_t offset, size_t bytes, int os_errno, nw_error *err)
 {
@@ -323,8 +437,8 @@ static nw_code read_failed(const nw_window *w, nw_step step, uint64_t offset, si
     return rc;
 }
 
-/* Waits, reading on meanwhile, until a tile's read has ended, one way or the other. */
-static nw_code wait_for(nw_window *w, const nw_slot_state *state, const int *os_errno, nw_step step, nw_error *err)
+/* Waits, reading on meanwhile, until a read has ended, one way or the other. */
+static nw_code wait_while_reading(nw_window *w, const nw_slot_state *state, nw_error *err)
 {
     double start = 0;
     while (*state == NW_SLOT_READING) {
@@ -337,6 +451,15 @@ static nw_code wait_for(nw_window *w, const nw_slot_state *state, const int *os_
     }
     if (start != 0)
         w->seconds_waited += nw_system_seconds() - start;
+    return NW_OK;
+}
+
+/* The same for a tile of weights, and whether it is there. */
+static nw_code wait_for(nw_window *w, const nw_slot_state *state, const int *os_errno, nw_step step, nw_error *err)
+{
+    nw_code rc = wait_while_reading(w, state, err);
+    if (rc != NW_OK)
+        return rc;
     NW_CHECK(*state == NW_SLOT_READY || *os_errno != 0); /* the reader is never behind the pass */
     if (*os_errno == 0)
         return NW_OK;
@@ -349,18 +472,18 @@ nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile 
     NW_CHECK(!w->in_use);
     NW_CHECK(w->at.pass < NW_PASS_COUNT && w->at.step < w->model->step_count[w->at.pass]);
     nw_step step = step_of(w, w->at);
+    NW_CHECK(!is_kv(w, w->at));                           /* all tiles of K and V have been taken */
     NW_CHECK(step.tensor == tensor && step.tile == tile); /* the model asks for exactly the next tile of the schedule */
     if (atomic_load_explicit(w->stop, memory_order_relaxed))
         return nw_fail(err, NW_E_CANCELLED, 0, "stopped");
-    reap(w, false);
-    pump(w);
+    keep_up(w);
 
     nw_pin              *pin = pin_of(w, w->at);
     bool                 in_slot = pin == NULL || pin->in_slot || pin->unfit;
     nw_slot             *s = in_slot ? slot_at(w, w->head) : NULL;
     const unsigned char *bytes = in_slot ? s->bytes : w->parts->region + pin->at;
     if (in_slot)
-        NW_CHECK(w->head < w->tail && s->pass == w->at.pass && s->step == w->at.step);
+        NW_CHECK(w->head < w->tail && same_visit(s->visit, w->at));
     nw_code rc =
         in_slot ? wait_for(w, &s->state, &s->os_errno, step, err) : wait_for(w, &pin->state, &pin->os_errno, step, err);
     if (rc != NW_OK)
@@ -436,7 +559,7 @@ void nw_window_release(nw_window *w, nw_tile_use use)
         empty_pin(w, w->pin, step_of(w, w->at));
     else if (use == NW_TILE_USED)
         w->pin->visited = true;
-    w->at.step++;
+    w->at = after(w, w->at);
     reap(w, false);
     pump(w);
 }
@@ -462,6 +585,139 @@ nw_code nw_window_finish(nw_window *w, nw_error *err)
         pin->visited = true;
     }
     return NW_OK;
+}
+
+/* ---- the encoder's K and V ---- */
+
+void nw_window_clear_crosses(nw_window *w)
+{
+    w->cross_count = w->cross_tiles = 0;
+}
+
+void nw_window_add_cross(nw_window *w, const nw_cross *cross)
+{
+    for (size_t i = 0; i < w->cross_count; i++) {
+        if (w->crosses[i] == cross)
+            return;
+    }
+    w->crosses[w->cross_count++] = cross;
+    w->cross_tiles += 2 * nw_kv_tiles(kv_shape(w), cross);
+}
+
+bool nw_window_at_kv(const nw_window *w)
+{
+    return is_kv(w, w->at);
+}
+
+static nw_code scratch_failed(const nw_window *w, const char *what, int os_errno, nw_error *err)
+{
+    return nw_fail(err, NW_E_IO, os_errno == NW_IO_EOF ? 0 : os_errno, "%s the scratch file in '%s'%s", what,
+                   w->parts->kv_stream.dir, os_errno == NW_IO_EOF ? ": it was cut short" : "");
+}
+
+/* Takes the next tile of K and V into use. */
+static nw_code take_kv(nw_window *w, const unsigned char **ret_bytes, nw_error *err)
+{
+    NW_CHECK(!w->in_use && is_kv(w, w->at));
+    if (atomic_load_explicit(w->stop, memory_order_relaxed))
+        return nw_fail(err, NW_E_CANCELLED, 0, "stopped");
+    keep_up(w);
+    nw_slot *s = slot_at(w, w->head);
+    NW_CHECK(w->head < w->tail && same_visit(s->visit, w->at));
+    nw_code rc = wait_while_reading(w, &s->state, err);
+    if (rc == NW_OK && s->os_errno != 0)
+        rc = scratch_failed(w, "reading", s->os_errno, err);
+    if (rc != NW_OK)
+        return rc;
+    slot_move(s, NW_SLOT_READY, NW_SLOT_IN_USE);
+    w->in_use = true;
+    *ret_bytes = s->bytes;
+    return NW_OK;
+}
+
+nw_code nw_window_kv(nw_window *w, const nw_cross *cross, uint32_t block, bool values, uint32_t first,
+                     const float **ret_rows, size_t *ret_count, nw_error *err)
+{
+    const unsigned char *bytes;
+    kv_tile              t = kv_tile_of(w, w->at);
+    NW_CHECK(t.cross == cross && t.block == block && t.values == values && t.tile * kv_shape(w)->tile_rows == first);
+    nw_code rc = take_kv(w, &bytes, err);
+    if (rc != NW_OK)
+        return rc;
+    *ret_rows = (const float *)(const void *)bytes;
+    *ret_count = nw_min_size(kv_shape(w)->tile_rows, cross->length - first);
+    return NW_OK;
+}
+
+void nw_window_kv_release(nw_window *w)
+{
+    NW_CHECK(w->in_use);
+    w->in_use = false;
+    slot_move(slot_at(w, w->head), NW_SLOT_IN_USE, NW_SLOT_FREE);
+    w->head++;
+    w->at = after(w, w->at);
+    reap(w, false);
+    pump(w);
+}
+
+nw_code nw_window_kv_skip(nw_window *w, nw_error *err)
+{
+    const unsigned char *bytes;
+    nw_code              rc = take_kv(w, &bytes, err);
+    if (rc == NW_OK)
+        nw_window_kv_release(w);
+    return rc;
+}
+
+/* A stage that is not being written. */
+static size_t free_stage(nw_window *w)
+{
+    nw_kv_stream *k = &w->parts->kv_stream;
+    while (k->busy == (1u << NW_KV_STAGES) - 1 || !has_room(w))
+        reap(w, true);
+    return (size_t)__builtin_ctz(~k->busy);
+}
+
+nw_code nw_window_kv_store(nw_window *w, const nw_cross *cross, uint32_t block, bool values, const float *rows,
+                           nw_error *err)
+{
+    nw_kv_stream      *k = &w->parts->kv_stream;
+    const nw_kv_shape *shape = &k->shape;
+    for (size_t tile = 0; tile < nw_kv_tiles(shape, cross) && k->os_errno == 0; tile++) {
+        size_t         first = tile * shape->tile_rows, stage = free_stage(w);
+        size_t         bytes = nw_min_size(shape->tile_rows, cross->length - first) * shape->row_bytes;
+        unsigned char *to = k->stages + stage * shape->tile_bytes;
+        memcpy(to, (const unsigned char *)rows + first * shape->row_bytes, bytes);
+        memset(to + bytes, 0, shape->tile_bytes - bytes);
+        nw_io_op op = {.kind = NW_IO_WRITE,
+                       .fd = k->file.fd,
+                       .offset = nw_kv_offset(shape, cross, block, values, tile),
+                       .buf = to,
+                       .bytes = shape->tile_bytes,
+                       .bytes_needed = shape->tile_bytes,
+                       .tag = tag_make(TAG_STAGE, stage)};
+        bool     queued = nw_io_submit(w->io, &op);
+        NW_CHECK(queued);
+        k->busy |= 1u << stage;
+        k->written_bytes += shape->tile_bytes;
+    }
+    nw_io_flush(w->io);
+    return k->os_errno == 0 ? NW_OK : scratch_failed(w, "writing", k->os_errno, err);
+}
+
+nw_code nw_window_kv_stored(nw_window *w, nw_error *err)
+{
+    nw_kv_stream *k = &w->parts->kv_stream;
+    while (k->busy != 0)
+        reap(w, true);
+    int os_errno = k->os_errno;
+    k->os_errno = 0;
+    if (os_errno == 0 && !k->file.direct && k->file.fd >= 0) { /* written pages must not stay in the page cache */
+        if (fdatasync(k->file.fd) != 0)
+            os_errno = errno;
+        nw_file_drop(&k->file, 0, k->file.size);
+    }
+    return os_errno == 0 ? NW_OK : scratch_failed(w, "writing", os_errno, err);
 }
 
 /* ---- embedding rows ---- */

@@ -20,12 +20,6 @@
 
 #include "layout.h"
 
-/* A step of a pass. */
-typedef struct {
-    nw_pass pass;
-    size_t  step;
-} nw_visit;
-
 typedef struct {
     nw_model    *model;
     nw_io       *io;
@@ -34,6 +28,10 @@ typedef struct {
     uint64_t     encode_from; /* offset in the region where the encoder's scratch starts */
     bool         prefetch_off;
     atomic_bool *stop; /* set from outside: acquire gives up with NW_E_CANCELLED */
+
+    /* Inputs whose K and V the pass under way streams, in the order that it comes to them; their tiles of one block. */
+    const nw_cross **crosses; /* [lanes] */
+    size_t           cross_count, cross_tiles;
 
     nw_visit at;           /* the visit that acquire comes to next */
     nw_pass  next;         /* the pass expected after this one; NW_PASS_COUNT: none */
@@ -51,7 +49,7 @@ typedef struct {
     uint32_t          rows_failed;
     int               row_errno;
 
-    uint64_t bytes_read, rows_read, pinned_bytes;
+    uint64_t bytes_read, rows_read, pinned_bytes, kv_bytes_read;
     double   seconds_waited;
 } nw_window;
 
@@ -67,6 +65,23 @@ void nw_window_begin(nw_window *w, nw_pass pass, nw_pass next);
  * DAMAGED: one of them was not what it should be: the tile is not kept. UNUSED: no strip was asked for, so nothing is
  * known of it, and a pin of another form is still empty. */
 typedef enum { NW_TILE_USED, NW_TILE_DAMAGED, NW_TILE_UNUSED } nw_tile_use;
+
+/* Before a decode pass begins: adds an input whose K and V it will stream, unless it is there. */
+void nw_window_clear_crosses(nw_window *w);
+void nw_window_add_cross(nw_window *w, const nw_cross *cross);
+
+/* nw_weights.kv, kv_release and kv_store; and after the last of these, until all is in the file.
+ * Errors  NW_E_IO, naming the scratch file's directory; NW_E_CANCELLED. */
+NW_MUST_USE nw_code nw_window_kv(nw_window *w, const nw_cross *cross, uint32_t block, bool values, uint32_t first,
+                                 const float **ret_rows, size_t *ret_count, nw_error *err);
+void                nw_window_kv_release(nw_window *w);
+NW_MUST_USE nw_code nw_window_kv_store(nw_window *w, const nw_cross *cross, uint32_t block, bool values,
+                                       const float *rows, nw_error *err);
+NW_MUST_USE nw_code nw_window_kv_stored(nw_window *w, nw_error *err);
+
+/* Whether the pass comes to a tile of K and V next; takes and drops it, for whoever only reads. */
+bool                nw_window_at_kv(const nw_window *w);
+NW_MUST_USE nw_code nw_window_kv_skip(nw_window *w, nw_error *err);
 
 /* nw_weights.acquire and release.
  * Errors  NW_E_IO, NW_E_FORMAT, both with err->block; NW_E_CANCELLED. */

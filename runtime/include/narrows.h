@@ -342,7 +342,7 @@ typedef struct {
     size_t       max_encoded_tokens; /* of all prompts that are encoded at a time; 0: as many as they may have */
     size_t       max_waiting;        /* requests that may wait beside those above; 0: 4 */
     /* What requests will ask for at most: its beams, samples, processors and stop strings are what memory is made for.
-     * A request may have other settings that need no more. Not used after opening; NULL: greedy search, nothing else. */
+     * A request may have other settings that need no more. Not used after opening; NULL: greedy search, no more. */
     const nw_generation_settings *generation;
     bool         encode_only;       /* nw_session_encode is all that will be called: nothing for decoding takes memory,
                                      * the two maxima above are of no effect, and the encoder's tiles are what stays
@@ -354,6 +354,9 @@ typedef struct {
     bool         pins_off;       /* keep nothing */
     nw_pin_form  pin_form;
     bool         prefetch_off;   /* never read further than the next tile: to see what prefetch is worth */
+    bool         kv_on_disk;     /* keep the encoder's K and V in a scratch file, even if they would fit in memory */
+    const char  *scratch;        /* directory of that file; NULL: $TMPDIR, /var/tmp or the current one, whichever is on
+                                  * a disk and has the room */
     bool         force;          /* accept a budget above what the machine has available */
     bool         verify_off;     /* do not compare the checksums of a pack's strips: to see what they cost */
     bool         keep_tokenizer; /* more text will be encoded while the session is open */
@@ -401,9 +404,11 @@ typedef struct {
          * nw_encode_request.more was set, but no more came. */
         uint64_t ahead;
         uint64_t refill;     /* pins that an encoder pass drops and the first decode pass after it reads again */
+        uint64_t kv;         /* of any decode pass: K and V of prompts that fill all lanes; 0: they are in memory */
         uint64_t embedding_row; /* one row of the embedding, when it is not resident or cached */
     } read;
     double   disk_rate, memory_rate; /* bytes a second that the predictions assume */
+    bool     kv_on_disk;  /* the encoder's K and V do not fit in memory: a scratch file has them */
     double   column_cost; /* of one more column in a pass, as a part of the pass */
     double   seconds_first_token, seconds_per_token; /* if encode_only: of the first text, of each later one */
     unsigned threads;
@@ -573,6 +578,7 @@ typedef struct {
     uint64_t    accounted_bytes; /* peak of what this library itself took */
     uint64_t    bytes_read;      /* from model files, by the model and this session */
     uint64_t    weight_bytes_used; /* weights that passes have multiplied */
+    uint64_t    kv_bytes_read, kv_bytes_written; /* of the scratch file; the former are among bytes_read */
     uint64_t    embedding_rows_read;
     uint64_t    pinned_bytes; /* resident now */
     uint64_t    window_bytes;

@@ -18,7 +18,7 @@ enum { FAKE_SEEDS = 32 };
 /* One way to run a model. Zero is the reference: all resident, one thread, one lane. */
 typedef struct {
     uint64_t     extra; /* bytes above the smallest budget; 0 and `smallest`: the smallest itself */
-    bool         smallest, pins_off, prefetch_off, together, encode_between;
+    bool         smallest, pins_off, prefetch_off, together, encode_between, kv_on_disk;
     uint64_t     window, pins;
     unsigned     threads;
     nw_read_with io;
@@ -37,8 +37,11 @@ static inline void describe(const subject *s, const variation *v, const char *wh
     printf("FAILED %s: %s: budget %llu (smallest + %llu) window %llu pins %s%llu%s threads %u lanes %zu%s io %s "
            "kernels %s",
            s->name, what, (unsigned long long)budget_last, (unsigned long long)v->extra, (unsigned long long)v->window,
-           v->pins_off ? "off " : "", (unsigned long long)v->pins, v->prefetch_off ? " no prefetch" : "", v->threads,
-           v->lanes, v->together ? " together" : "",
+           v->pins_off ? "off " : "", (unsigned long long)v->pins,
+           v->prefetch_off ? v->kv_on_disk ? " no prefetch, kv on disk" : " no prefetch"
+           : v->kv_on_disk ? " kv on disk"
+                           : "",
+           v->threads, v->lanes, v->together ? " together" : "",
            v->fake != NULL            ? "fake"
            : v->io == NW_READ_URING   ? "uring"
            : v->io == NW_READ_THREADS ? "threads"
@@ -105,7 +108,7 @@ static inline bool run(const subject *s, const variation *v, answers *ret)
     nw_model     *model = NULL;
     nw_session   *session = NULL;
     nw_model_info info;
-    nw_hooks      hooks = {.io = v->fake};
+    nw_hooks      hooks = {.io = v->fake, .kv_tile_bytes = v->smallest ? 4096 : 0};
     *ret = (answers){0};
     for (size_t i = 0; i < s->prompt_count; i++)
         ret->hash[i] = ANSWERS_SEED;
@@ -124,6 +127,7 @@ static inline bool run(const subject *s, const variation *v, answers *ret)
                                 .window_bytes = v->window,
                                 .pins_bytes = v->pins,
                                 .pins_off = v->pins_off,
+                                .kv_on_disk = v->kv_on_disk,
                                 .prefetch_off = v->prefetch_off,
                                 .kernels = v->kernels};
         rc = open_session(model, &o, v, &session, &err);
@@ -196,6 +200,7 @@ static inline void vary_threads_and_lanes(const subject *s, const answers *want)
         v.encoded_ahead = n / 2;
         v.encode_tokens = n == 3 ? 2 * s->longest : 0;
         v.together = true;
+        v.kv_on_disk = n > 2;
         for (size_t i = 0; i < s->prompt_count; i++)
             v.order[i] = (i + n) % s->prompt_count;
         compare(s, &v, want);
@@ -255,6 +260,7 @@ static inline void vary_at_random(const subject *s, const answers *want, uint64_
     v.encode_tokens = (size_t)(many_tiles_draw(&state) % (4 * s->longest));
     v.together = many_tiles_draw(&state) % 2 == 0;
     v.encode_between = many_tiles_draw(&state) % 2 == 0;
+    v.kv_on_disk = many_tiles_draw(&state) % 3 == 0;
     switch (many_tiles_draw(&state) % 4) {
     case 0: v.io = NW_READ_THREADS; break;
     case 1: break;

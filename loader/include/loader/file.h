@@ -24,6 +24,14 @@ typedef struct {
 NW_MUST_USE nw_code nw_file_open(const char *path, nw_file *ret_file, nw_error *err);
 void nw_file_close(nw_file *file); /* takes a closed one; sets fd to -1 */
 
+/* A file of our own without a name, for what does not fit in memory: `bytes` long, read and written like the others,
+ * gone when it is closed. In `dir`, or if that is NULL in the first of $TMPDIR, /var/tmp and the current directory that is
+ * on a disk, not in memory, and has the room.
+ * ret_dir  where it is.
+ * Errors   NW_E_IO, naming the last directory that would not do, and why. */
+NW_MUST_USE nw_code nw_file_scratch(const char *dir, uint64_t bytes, nw_file *ret_file, char ret_dir[256],
+                                    nw_error *err);
+
 /* NW_E_IO if the file at hand was truncated or replaced since it was opened. */
 NW_MUST_USE nw_code nw_file_unchanged(const nw_file *file, const char *path, nw_error *err);
 
@@ -51,5 +59,10 @@ NW_MUST_USE nw_code nw_file_read(nw_memory *mem, nw_io *io, const nw_file *file,
  * Errors   as nw_file_open; NW_E_FORMAT if larger than max. */
 NW_MUST_USE nw_code nw_file_read_whole(nw_memory *mem, nw_tag tag, nw_io *io, const char *path, size_t max,
                                        char **ret_data, size_t *ret_bytes, uint64_t *read_bytes, nw_error *err);
+
+/* Of the other files of this library: whether what is behind a descriptor is memory (tmpfs), and how it is switched to
+ * direct access if that can be had (sets align and direct). */
+bool                nw_file_in_memory(int fd);
+NW_MUST_USE nw_code nw_file_set_mode(nw_file *file, const char *path, nw_error *err);
 
 #endif

@@ -31,24 +31,6 @@ typedef struct {
     const void  *data;
 } nw_rows;
 
-/* Where weights come from. All of it is called by the pass's thread; acquire and release strictly in schedule order,
- * one tile in use at a time. */
-typedef struct {
-    void *user;
-    /* Waits until the tile is there. Errors: NW_E_IO, NW_E_FORMAT, NW_E_CANCELLED. */
-    nw_code (*acquire)(void *user, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err);
-    /* The rows of strip `strip` of the tile in use, until `worker` asks for others or the tile is released. Called by
-     * all workers at once, each strip once. False: it cannot be had, and `release` will say why. */
-    bool (*rows)(void *user, const nw_tile *tile, size_t strip, size_t worker, nw_rows *ret);
-    /* Gives the tile back; the data may be overwritten at once. Errors: NW_E_IO, if one of its strips was damaged: what
-     * was made of the tile is garbage then. */
-    nw_code (*release)(void *user, const nw_tile *tile, nw_error *err);
-    /* A resident vector or table as f32, [rows, cols] of its need. */
-    const float *(*vector)(void *user, uint32_t tensor);
-    /* Embedding rows as f32: out [count, d_model]. Errors as acquire. */
-    nw_code (*embed)(void *user, const uint32_t *ids, size_t count, float *out, nw_error *err);
-} nw_weights;
-
 /* Workers. run calls fn(ctx, i, worker) once for every i < n, worker < thread_count, and returns when all are done. */
 typedef struct {
     void  *user;
@@ -72,10 +54,11 @@ static inline size_t nw_kv_page_floats(const nw_config *c, uint32_t page_rows)
     return (size_t)c->decoder_blocks * 2 * page_rows * nw_config_inner(c);
 }
 
-/* The encoder's K and V of one input: row i is position i. */
+/* The encoder's K and V of one input: row i is position i. They are in memory, or come tile by tile (nw_weights.kv). */
 typedef struct {
-    nw_kv    kv;
+    nw_kv    kv;     /* if they are in memory */
     uint32_t length; /* positions written */
+    uint32_t place;  /* of the caller: where they are if not */
 } nw_cross;
 
 /* One column of a decode pass: a token, and the past that it sees. The sequences of one request share self, and through
@@ -90,12 +73,40 @@ typedef struct {
     const nw_cross *cross;
 } nw_column;
 
+/* Where weights come from. All of it is called by the pass's thread; acquire and release strictly in schedule order,
+ * one tile in use at a time. */
+typedef struct {
+    void *user;
+    /* Waits until the tile is there. Errors: NW_E_IO, NW_E_FORMAT, NW_E_CANCELLED. */
+    nw_code (*acquire)(void *user, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err);
+    /* The rows of strip `strip` of the tile in use, until `worker` asks for others or the tile is released. Called by
+     * all workers at once, each strip once. False: it cannot be had, and `release` will say why. */
+    bool (*rows)(void *user, const nw_tile *tile, size_t strip, size_t worker, nw_rows *ret);
+    /* Gives the tile back; the data may be overwritten at once. Errors: NW_E_IO, if one of its strips was damaged: what
+     * was made of the tile is garbage then. */
+    nw_code (*release)(void *user, const nw_tile *tile, nw_error *err);
+    /* A resident vector or table as f32, [rows, cols] of its need. */
+    const float *(*vector)(void *user, uint32_t tensor);
+    /* Embedding rows as f32: out [count, d_model]. Errors as acquire. */
+    nw_code (*embed)(void *user, const uint32_t *ids, size_t count, float *out, nw_error *err);
+    /* With maxima.stream_cross. kv: waits for the next tile of K, then of V, of an input: *ret_rows [*ret_count, inner]
+     * are positions `first` and following of a block. kv_release gives it back. For a block, each input that the pass's
+     * columns see has its tiles of K in turn, then those of V; inputs in the order of columns. kv_store takes K or V
+     * [length, inner] of a block, before the states of the next block are multiplied. Errors as acquire. */
+    nw_code (*kv)(void *user, const nw_cross *cross, uint32_t block, bool values, uint32_t first,
+                  const float **ret_rows, size_t *ret_count, nw_error *err);
+    void (*kv_release)(void *user);
+    nw_code (*kv_store)(void *user, const nw_cross *cross, uint32_t block, bool values, const float *rows,
+                        nw_error *err);
+} nw_weights;
+
 /* The most that one session will ask for. */
 typedef struct {
     size_t input_tokens;  /* of one prompt */
     size_t encode_tokens; /* of all prompts of an encoder pass, pads included; at least input_tokens */
     size_t output_tokens; /* positions of the decoder's K and V */
     size_t columns;       /* of a decode pass; 0: nothing is decoded, and no buffer of decoding is carved */
+    bool   stream_cross;  /* the encoder's K and V are not in memory */
     size_t threads;
 } nw_maxima;
 
@@ -113,7 +124,8 @@ struct nw_forward {
         float *x, *h;  /* [T, d_model] residual stream; normed */
         float *q, *a;  /* [T, inner] queries; what attention gives */
         float *ff;     /* [T, d_ff] */
-        float *scores; /* [threads, the longest K] */
+        float *scores; /* [threads, the longest K]; with stream_cross also cross: [T, heads, input_tokens] */
+        float *cross;
     } decode;
     /* Buffers of an encode pass, over the encoder scratch (nw_forward_encode_layout); T = encode_tokens. */
     struct {
