@@ -8,6 +8,7 @@
 
 #include "declared.h"
 #include "system.h"
+#include "window.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -357,7 +358,7 @@ static void count_reads(const nw_model *m, const nw_session_options *o, nw_bluep
             continue;
         }
         p->read.next_pass += bytes;
-        if (ahead++ < b->shape.slot_count && !o->prefetch_off)
+        if (ahead++ < nw_window_ahead(&b->shape) && !o->prefetch_off)
             p->read.ahead += bytes;
     }
     for (size_t i = 0; i < b->embed_count && p->embedding_resident; i++) {

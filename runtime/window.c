@@ -6,6 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Rows of the embedding are asked for first when a pass begins, and wait for what was read ahead of it: about 2 ms for
+ * so many bytes. */
+#define AHEAD_BYTES ((uint64_t)5 << 20)
+
 /* ---- tags: where a completion belongs ---- */
 
 typedef enum { TAG_SLOT, TAG_PIN, TAG_EMBED, TAG_ROW, TAG_STAGE } tag_kind;
@@ -162,6 +166,8 @@ static void pin_done(nw_window *w, nw_pin *pin, nw_step step, int os_errno)
 
 static void slot_done(nw_window *w, nw_slot *s, int os_errno)
 {
+    NW_CHECK(w->reading > 0);
+    w->reading--;
     s->os_errno = os_errno;
     slot_move(s, NW_SLOT_READING, NW_SLOT_READY);
     if (is_kv(w, s->visit))
@@ -222,6 +228,29 @@ static void read_pin(nw_window *w, nw_pin *pin, nw_step step, uint64_t tag)
     submit(w, step, w->parts->region + pin->at, tag);
 }
 
+/* Slots that may be read into at once: not all. Devices may report several reads at a time, the last ones of a queue
+ * that has run empty; then those held back are started at once, and the disk does not wait until the first of what has
+ * come is used. */
+static uint32_t reading_max(uint32_t slot_count)
+{
+    return slot_count - slot_count / 4;
+}
+
+uint32_t nw_window_ahead(const nw_shape *s)
+{
+    uint64_t slots = AHEAD_BYTES / s->slot_bytes;
+    return (uint32_t)nw_min_u64(nw_max_u64(slots, 1), reading_max(s->slot_count));
+}
+
+/* True if a slot may be filled with the visit at w->read. */
+static bool may_read_slot(const nw_window *w)
+{
+    uint32_t most = w->next == NW_PASS_CROSS ? w->shape.slot_count : nw_window_ahead(&w->shape);
+    if (w->read_crossed && w->tail - w->crossed_tail >= most)
+        return false;
+    return w->tail - w->head < w->shape.slot_count && w->reading < reading_max(w->shape.slot_count) && has_room(w);
+}
+
 typedef enum { READ_STARTED, READ_RESIDENT, READ_BLOCKED } read_result;
 
 static void submit_kv(nw_window *w, nw_slot *s, uint64_t tag)
@@ -245,7 +274,7 @@ static void submit_kv(nw_window *w, nw_slot *s, uint64_t tag)
 static read_result read_into_slot(nw_window *w)
 {
     nw_slot *s = slot_at(w, w->tail);
-    if (w->tail - w->head == w->shape.slot_count || s->state != NW_SLOT_FREE || !has_room(w))
+    if (!may_read_slot(w))
         return READ_BLOCKED;
     slot_move(s, NW_SLOT_FREE, NW_SLOT_READING);
     s->os_errno = 0;
@@ -256,6 +285,7 @@ static read_result read_into_slot(nw_window *w)
     else
         submit(w, step_of(w, w->read), s->bytes, tag);
     w->tail++;
+    w->reading++;
     return READ_STARTED;
 }
 
@@ -297,10 +327,11 @@ static bool reader_has_visit(nw_window *w)
         return false;
     w->read = (nw_visit){.pass = w->next};
     w->read_crossed = true;
+    w->crossed_tail = w->tail;
     return true;
 }
 
-/* Fills every free slot and every pin that comes by. */
+/* Fills slots and every pin that comes by. */
 static void pump(nw_window *w)
 {
     bool started = false;
@@ -401,7 +432,6 @@ void nw_window_begin(nw_window *w, nw_pass pass, nw_pass next)
     w->read_crossed = false;
     w->at = (nw_visit){.pass = pass};
     w->next = next;
-    pump(w);
 }
 
 /* ---- acquire and release ---- */
@@ -813,6 +843,8 @@ static nw_code read_rows(nw_window *w, const nw_kernels *kernels, const uint32_t
         w->bytes_read += nw_model_row_extent(m, ids[i]).bytes_counted;
     }
     w->rows_read += count;
+    if (w->at.pass != NW_PASS_COUNT)
+        pump(w);
     nw_code rc = wait_for_rows(w, ids, count, err);
     for (size_t i = 0; i < count && rc == NW_OK; i++) {
         nw_io_op             op = row_op(w, ids[i], i);

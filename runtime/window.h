@@ -37,6 +37,8 @@ typedef struct {
     nw_pass  next;         /* the pass expected after this one; NW_PASS_COUNT: none */
     nw_visit read;         /* the visit that is read next: at or ahead of `at` */
     bool     read_crossed; /* `read` is in the next pass */
+    size_t   crossed_tail; /* where the ring's tail was then */
+    uint32_t reading;      /* slots that are being read into */
     size_t   head, tail;   /* ring: head is the slot of the oldest visit, tail the next to fill; counts, not indices */
     bool     scratch_in_use;     /* by an encoder pass and its cross pass: pins that it overlays stay empty */
     bool     in_use;             /* a tile is acquired */
@@ -56,7 +58,11 @@ typedef struct {
 /* Everything else must be set. Slots and pins must be as nw_parts_layout left them, pins' places as planned. */
 void nw_window_start(nw_window *w);
 
-/* Begins a pass; `next` is what will probably follow it (NW_PASS_COUNT: nothing). What has been read ahead for another
+/* Slots that may hold tiles of the next pass before it begins. */
+uint32_t nw_window_ahead(const nw_shape *s);
+
+/* Begins a pass; `next` is what will probably follow it (NW_PASS_COUNT: nothing). Reading begins with the first rows or
+ * tile that are asked for. What has been read ahead for another
  * pass is dropped. ENCODE drops the pins under its scratch, which is the pass's until a pass begins that is neither
  * ENCODE nor CROSS. */
 void nw_window_begin(nw_window *w, nw_pass pass, nw_pass next);
