@@ -184,7 +184,7 @@ static nw_code product_tile(product *p, uint32_t tensor, uint64_t tile, nw_error
     if (rc != NW_OK)
         return rc;
     NW_CHECK(p->tile.cols == p->k);
-    f->team.run(f->team.user, product_strip, p, (size_t)p->tile.strips);
+    f->team.run(f->team.user, NW_WORK_PRODUCT, product_strip, p, (size_t)p->tile.strips);
     return f->weights.release(f->weights.user, &p->tile, err);
 }
 
@@ -246,7 +246,7 @@ static void norm(nw_forward *f, float *y, const float *x, uint32_t tensor, size_
     if (columns == 1)
         norm_row(&j, 0, 0); /* waking the workers would take longer */
     else
-        f->team.run(f->team.user, norm_row, &j, columns);
+        f->team.run(f->team.user, NW_WORK_NORM, norm_row, &j, columns);
 }
 
 /* ---- attention ---- */
@@ -383,7 +383,7 @@ static void decode_attention_piece(void *ctx, size_t i, size_t worker)
 static void decode_attention(nw_forward *f, const nw_column *columns, size_t n, uint32_t block, const float *bias)
 {
     decode_attention_job j = {.f = f, .columns = columns, .block = block, .bias = bias};
-    f->team.run(f->team.user, decode_attention_piece, &j, n * f->config->head_count);
+    f->team.run(f->team.user, NW_WORK_ATTENTION, decode_attention_piece, &j, n * f->config->head_count);
 }
 
 /* Cross-attention whose K and V come in tiles: the scores of all columns that see an input, tile by tile, then the
@@ -430,7 +430,7 @@ static nw_code cross_tiles(cross_job *j, uint32_t block, size_t n, nw_error *err
             f->weights.kv(f->weights.user, j->cross, block, values, (uint32_t)j->first, &j->rows, &j->count, err);
         if (rc != NW_OK)
             return rc;
-        f->team.run(f->team.user, cross_piece, j, n * f->config->head_count);
+        f->team.run(f->team.user, NW_WORK_ATTENTION, cross_piece, j, n * f->config->head_count);
         f->weights.kv_release(f->weights.user);
     }
     return NW_OK;
@@ -454,7 +454,7 @@ static nw_code stream_cross(nw_forward *f, const nw_column *columns, size_t n, u
         cross_job j = {.f = f, .columns = columns, .cross = columns[i].cross, .what = CROSS_SCORES};
         rc = cross_tiles(&j, block, n, err);
         j.what = CROSS_SOFTMAX;
-        f->team.run(f->team.user, cross_piece, &j, n * f->config->head_count);
+        f->team.run(f->team.user, NW_WORK_ATTENTION, cross_piece, &j, n * f->config->head_count);
         j.what = CROSS_VALUES;
         if (rc == NW_OK)
             rc = cross_tiles(&j, block, n, err);
@@ -494,7 +494,7 @@ static nw_code encode_block(nw_forward *f, uint32_t block, const nw_encode_input
     size_t               blocks = 0;
     for (size_t i = 0; i < n; i++)
         blocks += query_blocks(&inputs[i]);
-    f->team.run(f->team.user, encode_attention_piece, &j, blocks * c->head_count);
+    f->team.run(f->team.user, NW_WORK_ATTENTION, encode_attention_piece, &j, blocks * c->head_count);
 
     product o = product_make(f, f->encode.a, rows, inner, f->encode.x, d, JOIN_ADD);
     nw_code rc = multiply(&o, nw_tensors_at(ts, NW_STACK_ENCODER, block, NW_ROLE_O), err);

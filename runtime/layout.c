@@ -119,6 +119,7 @@ void nw_parts_layout(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape
     p->row_ids = nw_carve(a, NW_ROW_CACHE, sizeof *p->row_ids, 64);
     p->row_cache = nw_carve(a, (size_t)NW_ROW_CACHE * c->d_model, sizeof *p->row_cache, 64);
     p->row_buffers = nw_carve(a, NW_ROW_BATCH, s->row_bytes, s->align);
+    nw_trace_layout(&p->trace, a, &s->trace, x->threads, s->io_depth);
     p->index_bytes = measure(&last, a);
 
     place_vectors(p, a, m, s->pinned);

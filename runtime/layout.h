@@ -14,6 +14,7 @@
 #include "model/stop.h"
 #include "page_pool.h"
 #include "pin_form.h"
+#include "trace.h"
 
 enum {
     NW_ROW_CACHE = 64, /* embedding rows remembered: tokens repeat */
@@ -44,6 +45,8 @@ typedef struct {
     size_t      region_bytes; /* pins and encoder scratch */
     size_t      align;        /* of buffers that are read into */
     nw_pinning  pinning;      /* the form of pins */
+    uint32_t    io_depth;     /* reads in flight at most */
+    nw_trace_options trace;
 } nw_shape;
 
 /* A step of a pass: the tile of its schedule; or before that, where the encoder's K and V are streamed and the step is
@@ -103,6 +106,7 @@ typedef struct {
     float           *row_cache;              /* [NW_ROW_CACHE, d_model] */
     unsigned char   *row_buffers;            /* [NW_ROW_BATCH, row_bytes] */
     nw_restore       restore;                /* its scratch, for packs */
+    nw_trace         trace;                  /* its tables */
     nw_pin          *pins;                   /* [steps of the pinned pass] */
     nw_pin          *embed_pins;             /* [nw_embed_tiles] */
     nw_slot         *slots;

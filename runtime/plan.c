@@ -23,6 +23,8 @@ enum {
     WAITING_DEFAULT = 4,
     CROSS_ROWS_SHARED = 16, /* of a page, where inputs of different lengths share a pool */
     THREADS_MAX = 256,
+    QUEUE_DEPTH_MAX = 1024,
+    TRACE_EVENTS_MAX = 1 << 26,
     SLOTS_MIN = 2, /* one in use, one being read */
     SLOTS_USUAL_MIN = 4,
     SLOTS_MAX = 64,
@@ -101,6 +103,8 @@ static nw_code check_maxima(const nw_session_options *o, nw_error *err)
         return nw_fail(err, NW_E_ARG, 0, "%zu sequences of a request need as many lanes", sequences_of(o));
     if (o->max_waiting > REQUESTS_MAX || o->max_encoded_ahead > REQUESTS_MAX)
         return nw_fail(err, NW_E_ARG, 0, "at most %d requests", REQUESTS_MAX);
+    if (o->queue_depth > QUEUE_DEPTH_MAX || o->trace_events > TRACE_EVENTS_MAX)
+        return nw_fail(err, NW_E_ARG, 0, "at most %d reads in flight and %d events", QUEUE_DEPTH_MAX, TRACE_EVENTS_MAX);
     return o->threads > THREADS_MAX ? nw_fail(err, NW_E_ARG, 0, "at most %d threads", THREADS_MAX) : NW_OK;
 }
 
@@ -154,6 +158,7 @@ static nw_code shape_make(const nw_model *m, const nw_session_options *o, nw_blu
                             .threads = b->threads};
     s->maxima.encode_tokens = nw_max_size(o->max_encode_tokens, s->maxima.input_tokens);
     s->inputs = nw_min_size(s->maxima.encode_tokens, INPUTS_MAX);
+    s->trace = (nw_trace_options){.on = o->trace, .event_count = o->trace_events};
     s->pinned = o->encode_only || m->config.decoder_blocks == 0 ? NW_PASS_ENCODE : NW_PASS_DECODE;
     shape_lanes(o, s);
     s->align = read_align(m);
@@ -190,12 +195,11 @@ static uint64_t claim(const nw_model *m, const nw_session_options *o, const nw_t
     nw_plan *p = &b->plan;
     nw_arena a = nw_arena_measure();
     nw_parts parts = {0};
+    b->shape.io_depth = (o->queue_depth != 0 ? o->queue_depth : b->shape.slot_count) + NW_ROW_BATCH +
+                        (b->shape.maxima.stream_cross ? NW_KV_STAGES : 0);
     nw_parts_layout(&parts, &a, m, &b->shape);
     NW_CHECK(!a.failed);
-    b->io =
-        (nw_io_options){.choice = (nw_io_choice)o->io,
-                        .depth = b->shape.slot_count + NW_ROW_BATCH + (b->shape.maxima.stream_cross ? NW_KV_STAGES : 0),
-                        .log = &m->log};
+    b->io = (nw_io_options){.choice = (nw_io_choice)o->io, .depth = b->shape.io_depth, .log = &m->log};
 
     p->slot_count = b->shape.slot_count;
     p->slot_bytes = b->shape.slot_bytes;

@@ -32,12 +32,16 @@ static nw_code weights_acquire(void *user, uint32_t tensor, uint32_t tile, nw_ti
 {
     nw_session *s = user;
     report_progress(s, tensor);
+    nw_trace_tile(&s->parts.trace, tensor, tile);
     return nw_window_acquire(&s->window, tensor, tile, ret, err);
 }
 
 static bool weights_rows(void *user, const nw_tile *tile, size_t strip, size_t worker, nw_rows *ret)
 {
-    return nw_window_strip(&((nw_session *)user)->window, tile, strip, worker, ret);
+    nw_session *s = user;
+    bool        whole = nw_window_strip(&s->window, tile, strip, worker, ret);
+    nw_trace_restored(&s->parts.trace, worker);
+    return whole;
 }
 
 nw_code nw_session_release_tile(nw_session *s, const nw_tile *tile, nw_error *err)
@@ -244,6 +248,28 @@ void nw_session_stats(const nw_session *s, nw_stats *ret)
     ret->pass = s->pass_name;
     ret->block = s->progress_block;
     ret->block_count = s->window.at.pass == NW_PASS_ENCODE ? c->encoder_blocks : c->decoder_blocks;
+}
+
+void nw_session_times(const nw_session *s, nw_times *ret)
+{
+    nw_trace_times(&s->parts.trace, ret);
+}
+
+bool nw_session_event(const nw_session *s, size_t index, nw_event *ret)
+{
+    const nw_trace *t = &s->parts.trace;
+    nw_times        times;
+    nw_trace_times(t, &times);
+    if (index >= times.events_kept)
+        return false;
+    const nw_trace_event *e = &t->events[index];
+    *ret = (nw_event){.kind = e->kind, .thread = e->thread, .begin_ns = e->begin_ns, .end_ns = e->end_ns};
+    if (e->step.tensor != NW_TRACE_NO_TENSOR) {
+        ret->tensor = s->model->places[e->step.tensor].tensor->name;
+        ret->tile = e->step.tile;
+        nw_tensor_place(&s->model->tensors, e->step.tensor, ret->block);
+    }
+    return true;
 }
 
 void nw_session_on_progress(nw_session *s, void (*fn)(void *user, const nw_stats *stats), void *user)

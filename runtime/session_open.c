@@ -165,7 +165,8 @@ static void wire(nw_session *s, const nw_session_options *o)
     nw_forward *f = &s->parts.forward;
     f->kernels = s->kernels;
     f->weights = nw_session_weights(s);
-    f->team = (nw_team){.user = s->workers, .thread_count = nw_workers_count(s->workers), .run = nw_workers_run};
+    s->parts.trace.workers = s->workers;
+    f->team = (nw_team){.user = &s->parts.trace, .thread_count = nw_workers_count(s->workers), .run = nw_trace_run};
     nw_forward_prepare(f);
     s->window = (nw_window){.model = s->model,
                             .io = s->io,

@@ -591,6 +591,13 @@ unsigned nw_system_cpus(const char *proc, const char *cgroup)
     return (unsigned)nw_max_u64(cpus, 1);
 }
 
+uint64_t nw_system_nanoseconds(void)
+{
+    struct timespec now;
+    NW_CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 double nw_system_seconds(void)
 {
     struct timespec now;

@@ -18,7 +18,8 @@ unsigned nw_system_cpus(const char *proc, const char *cgroup);
 /* A line "key: N kB" of proc/self/status in bytes; 0 if it is not there. */
 uint64_t nw_system_status_bytes(const char *proc, const char *key);
 
-/* Monotonic clock, seconds. */
-double nw_system_seconds(void);
+/* Monotonic clock. */
+uint64_t nw_system_nanoseconds(void);
+double   nw_system_seconds(void);
 
 #endif

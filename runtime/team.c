@@ -144,9 +144,8 @@ nw_workers *nw_workers_close(nw_workers *t)
 
 size_t nw_workers_count(const nw_workers *t) { return t->count; }
 
-void nw_workers_run(void *workers, void (*fn)(void *ctx, size_t i, size_t worker), void *ctx, size_t n)
+void nw_workers_run(nw_workers *t, void (*fn)(void *ctx, size_t i, size_t worker), void *ctx, size_t n)
 {
-    nw_workers *t = workers;
     NW_CHECK(n <= NW_PIECES_MAX);
     if (t->count == 1 || n <= 1) {
         for (size_t i = 0; i < n; i++)

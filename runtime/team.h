@@ -17,9 +17,8 @@ nw_workers *nw_workers_close(nw_workers *workers); /* takes NULL; returns NULL *
 size_t nw_workers_count(const nw_workers *workers);
 
 /* Calls fn(ctx, i, worker) once for every i < n, n <= NW_PIECES_MAX, and returns when all are done. The order and the
- * worker of a piece are left to chance: a piece's result must not depend on them. `workers` is an nw_workers: the
- * signature is nw_team's. */
+ * worker of a piece are left to chance: a piece's result must not depend on them. */
 #define NW_PIECES_MAX ((size_t)1 << 20)
-void nw_workers_run(void *workers, void (*fn)(void *ctx, size_t i, size_t worker), void *ctx, size_t n);
+void nw_workers_run(nw_workers *workers, void (*fn)(void *ctx, size_t i, size_t worker), void *ctx, size_t n);
 
 #endif

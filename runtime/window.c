@@ -144,7 +144,8 @@ static void submit(nw_window *w, nw_step step, void *buf, uint64_t tag)
                     .bytes = e.bytes,
                     .bytes_needed = e.bytes_needed,
                     .tag = tag};
-    bool      queued = nw_io_submit(w->io, &op);
+    nw_trace_read_begin(&w->parts->trace, tag, step);
+    bool queued = nw_io_submit(w->io, &op);
     NW_CHECK(queued);
     w->bytes_read += e.bytes_counted;
 }
@@ -202,6 +203,8 @@ static void reap(nw_window *w, bool wait)
         wait = false;
         for (size_t i = 0; i < count; i++) {
             size_t index = tag_index(done[i].tag);
+            if (tag_kind_of(done[i].tag) != TAG_STAGE)
+                nw_trace_read_end(&w->parts->trace, done[i].tag);
             switch (tag_kind_of(done[i].tag)) {
             case TAG_SLOT: slot_done(w, &w->parts->slots[index], done[i].os_errno); break;
             case TAG_PIN:
@@ -266,6 +269,7 @@ static void submit_kv(nw_window *w, nw_slot *s, uint64_t tag)
                    .tag = tag};
     bool     queued = nw_io_submit(w->io, &op);
     NW_CHECK(queued);
+    nw_trace_read_begin(&w->parts->trace, tag, step_of(w, s->visit));
     w->bytes_read += bytes;
     w->kv_bytes_read += bytes;
 }
@@ -468,26 +472,31 @@ static nw_code read_failed(const nw_window *w, nw_step step, uint64_t offset, si
 }
 
 /* Waits, reading on meanwhile, until a read has ended, one way or the other. */
-static nw_code wait_while_reading(nw_window *w, const nw_slot_state *state, nw_error *err)
+static nw_code wait_while_reading(nw_window *w, const nw_slot_state *state, nw_step step, nw_error *err)
 {
-    double start = 0;
+    double   start = 0;
+    uint64_t start_ns = 0;
     while (*state == NW_SLOT_READING) {
         if (atomic_load_explicit(w->stop, memory_order_relaxed))
             return nw_fail(err, NW_E_CANCELLED, 0, "stopped");
-        if (start == 0)
+        if (start == 0) {
             start = nw_system_seconds();
+            start_ns = nw_trace_now(&w->parts->trace);
+        }
         reap(w, true);
         pump(w);
     }
-    if (start != 0)
+    if (start != 0) {
         w->seconds_waited += nw_system_seconds() - start;
+        nw_trace_waited(&w->parts->trace, start_ns, step);
+    }
     return NW_OK;
 }
 
 /* The same for a tile of weights, and whether it is there. */
 static nw_code wait_for(nw_window *w, const nw_slot_state *state, const int *os_errno, nw_step step, nw_error *err)
 {
-    nw_code rc = wait_while_reading(w, state, err);
+    nw_code rc = wait_while_reading(w, state, step, err);
     if (rc != NW_OK)
         return rc;
     NW_CHECK(*state == NW_SLOT_READY || *os_errno != 0); /* the reader is never behind the pass */
@@ -654,7 +663,7 @@ static nw_code take_kv(nw_window *w, const unsigned char **ret_bytes, nw_error *
     keep_up(w);
     nw_slot *s = slot_at(w, w->head);
     NW_CHECK(w->head < w->tail && same_visit(s->visit, w->at));
-    nw_code rc = wait_while_reading(w, &s->state, err);
+    nw_code rc = wait_while_reading(w, &s->state, step_of(w, w->at), err);
     if (rc == NW_OK && s->os_errno != 0)
         rc = scratch_failed(w, "reading", s->os_errno, err);
     if (rc != NW_OK)
@@ -818,10 +827,12 @@ static nw_io_op row_op(const nw_window *w, uint32_t id, size_t index)
 /* Waits for the rows that were submitted. */
 static nw_code wait_for_rows(nw_window *w, const uint32_t *ids, size_t count, nw_error *err)
 {
-    double begin = nw_system_seconds();
+    double   begin = nw_system_seconds();
+    uint64_t begin_ns = nw_trace_now(&w->parts->trace);
     while (w->rows_done != (1u << count) - 1)
         reap(w, true);
     w->seconds_waited += nw_system_seconds() - begin;
+    nw_trace_waited(&w->parts->trace, begin_ns, nw_model_row_place(w->model, ids[0]).step);
     if (w->rows_failed == 0)
         return NW_OK;
     uint32_t id = ids[__builtin_ctz(w->rows_failed)];
@@ -838,7 +849,8 @@ static nw_code read_rows(nw_window *w, const nw_kernels *kernels, const uint32_t
     w->rows_done = w->rows_failed = 0;
     for (size_t i = 0; i < count; i++) {
         nw_io_op op = row_op(w, ids[i], i);
-        bool     queued = nw_io_submit(w->io, &op);
+        nw_trace_read_begin(&w->parts->trace, op.tag, nw_model_row_place(m, ids[i]).step);
+        bool queued = nw_io_submit(w->io, &op);
         NW_CHECK(queued);
         w->bytes_read += nw_model_row_extent(m, ids[i]).bytes_counted;
     }

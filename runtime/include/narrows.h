@@ -353,6 +353,7 @@ typedef struct {
     uint64_t     pins_bytes;     /* most that may be kept resident; 0: what fits */
     bool         pins_off;       /* keep nothing */
     nw_pin_form  pin_form;
+    unsigned     queue_depth;    /* tiles that are being read at once, at most; 0: as many as the window has slots */
     bool         prefetch_off;   /* never read further than the next tile: to see what prefetch is worth */
     bool         kv_on_disk;     /* keep the encoder's K and V in a scratch file, even if they would fit in memory */
     const char  *scratch;        /* directory of that file; NULL: $TMPDIR, /var/tmp or the current one, whichever is on
@@ -361,6 +362,8 @@ typedef struct {
     bool         verify_off;     /* do not compare the checksums of a pack's strips: to see what they cost */
     bool         keep_tokenizer; /* more text will be encoded while the session is open */
     const char  *kernels;        /* "portable", "avx2", ...; NULL: the fastest */
+    bool         trace;          /* sum up where the time goes (nw_session_times); costs up to 1 % of it */
+    size_t       trace_events;   /* the same, and keep the first so many events (nw_session_event), of the budget */
     double       disk_rate, memory_rate; /* bytes a second, for predictions; 0: an assumption (nw_plan says which) */
     nw_log       log;
     nw_hooks    *hooks;
@@ -375,7 +378,7 @@ typedef struct {
         uint64_t threads;   /* stacks (declared) */
         uint64_t io;        /* rings, I/O threads (declared) */
         uint64_t tokenizer; /* piece table, and the tokenizer if it is kept */
-        uint64_t index;     /* tensors, tiles, schedules */
+        uint64_t index;     /* tensors, tiles, schedules; of a session that traces, its events */
         uint64_t vectors;   /* norms and bias tables */
         uint64_t kv_self, kv_cross;
         uint64_t activations; /* of decoding: always there */
@@ -599,6 +602,39 @@ typedef struct {
     uint32_t    block, block_count;
 } nw_stats;
 NW_API void nw_session_stats(const nw_session *session, nw_stats *ret);
+
+/* Where the time of a session's passes went, from its opening on, in seconds; a caller looks at differences. Nothing of
+ * a session without nw_session_options.trace. Times of all workers are added up: divided by their number, they are
+ * parts of the passes' own time. */
+typedef struct {
+    bool   on;
+    double read;   /* with at least one read in flight, from its submission until the session saw that it had come */
+    double waited; /* the session's thread, for weights that were not there yet: nothing is computed then */
+    double team;   /* the session's thread, in jobs that the workers share, until the last of them was done */
+    double restore, product, attention, norm; /* of all workers: strips to rows, rows times columns, ... */
+    size_t events_kept, events_lost;
+} nw_times;
+NW_API void nw_session_times(const nw_session *session, nw_times *ret);
+
+/* READ: a tile or an embedding row. RESTORE, PRODUCT: of one strip. WAIT: as nw_times.waited. */
+typedef enum {
+    NW_EVENT_READ,
+    NW_EVENT_RESTORE,
+    NW_EVENT_PRODUCT,
+    NW_EVENT_ATTENTION,
+    NW_EVENT_NORM,
+    NW_EVENT_WAIT,
+    NW_EVENT_COUNT
+} nw_event_kind;
+typedef struct {
+    nw_event_kind kind;
+    uint32_t      thread; /* the worker, 0: the session's own thread; of a READ, a number that no two at once have */
+    uint64_t      begin_ns, end_ns; /* of the monotonic clock */
+    const char   *tensor;           /* ATTENTION, NORM: the one multiplied before; NULL: none. Belongs to the model */
+    char          block[32];        /* "encoder 0", "decoder 3", "head", ...; "" without a tensor */
+    uint32_t      tile;
+} nw_event;
+NW_API bool nw_session_event(const nw_session *session, size_t index, nw_event *ret); /* false: no more are kept */
 
 /* Called at most every 50 ms of a pass, on the stepping thread, while the session works. fn NULL: never. */
 NW_API void nw_session_on_progress(nw_session *session, void (*fn)(void *user, const nw_stats *stats), void *user);

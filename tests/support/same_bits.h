@@ -20,7 +20,7 @@ typedef struct {
     uint64_t     extra; /* bytes above the smallest budget; 0 and `smallest`: the smallest itself */
     bool         smallest, pins_off, prefetch_off, together, encode_between, kv_on_disk;
     uint64_t     window, pins;
-    unsigned     threads;
+    unsigned     threads, queue_depth;
     nw_read_with io;
     nw_io_fake  *fake;
     size_t       lanes, columns, encoded_ahead, encode_tokens, order[PROMPTS_MAX];
@@ -34,14 +34,14 @@ static inline void describe(const subject *s, const variation *v, const char *wh
 {
     if (failures++ >= 20)
         return;
-    printf("FAILED %s: %s: budget %llu (smallest + %llu) window %llu pins %s%llu%s threads %u lanes %zu%s io %s "
-           "kernels %s",
+    printf("FAILED %s: %s: budget %llu (smallest + %llu) window %llu pins %s%llu%s threads %u depth %u lanes %zu%s "
+           "io %s kernels %s",
            s->name, what, (unsigned long long)budget_last, (unsigned long long)v->extra, (unsigned long long)v->window,
            v->pins_off ? "off " : "", (unsigned long long)v->pins,
            v->prefetch_off ? v->kv_on_disk ? " no prefetch, kv on disk" : " no prefetch"
            : v->kv_on_disk ? " kv on disk"
                            : "",
-           v->threads, v->lanes, v->together ? " together" : "",
+           v->threads, v->queue_depth, v->lanes, v->together ? " together" : "",
            v->fake != NULL            ? "fake"
            : v->io == NW_READ_URING   ? "uring"
            : v->io == NW_READ_THREADS ? "threads"
@@ -128,6 +128,7 @@ static inline bool run(const subject *s, const variation *v, answers *ret)
                                 .pins_bytes = v->pins,
                                 .pins_off = v->pins_off,
                                 .kv_on_disk = v->kv_on_disk,
+                                .queue_depth = v->queue_depth,
                                 .prefetch_off = v->prefetch_off,
                                 .kernels = v->kernels};
         rc = open_session(model, &o, v, &session, &err);
@@ -180,6 +181,7 @@ static inline void vary_window_and_pins(const subject *s, const answers *want)
     for (size_t i = 0; i < 4; i++) {
         variation v = usual();
         v.window = windows[i];
+        v.queue_depth = 1u << (2 * i); /* 1 to 64 */
         v.pins_off = true;
         compare(s, &v, want);
         v.prefetch_off = true;
@@ -252,6 +254,7 @@ static inline void vary_at_random(const subject *s, const answers *want, uint64_
     v.extra = many_tiles_draw(&state) % ((uint64_t)1 << (12 + many_tiles_draw(&state) % 15));
     v.window = many_tiles_draw(&state) % 3 == 0 ? many_tiles_draw(&state) % v.extra : 0;
     v.pins_off = many_tiles_draw(&state) % 6 == 0;
+    v.queue_depth = many_tiles_draw(&state) % 4 == 0 ? 1 + (unsigned)(many_tiles_draw(&state) % 9) : 0;
     v.prefetch_off = many_tiles_draw(&state) % 6 == 0;
     v.threads = 1 + (unsigned)(many_tiles_draw(&state) % 4);
     v.lanes = 1 + (size_t)(many_tiles_draw(&state) % 4);

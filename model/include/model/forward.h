@@ -31,11 +31,14 @@ typedef struct {
     const void  *data;
 } nw_rows;
 
+/* What a job is made of, for whoever measures. */
+typedef enum { NW_WORK_PRODUCT, NW_WORK_ATTENTION, NW_WORK_NORM } nw_work;
+
 /* Workers. run calls fn(ctx, i, worker) once for every i < n, worker < thread_count, and returns when all are done. */
 typedef struct {
     void  *user;
     size_t thread_count;
-    void (*run)(void *user, void (*fn)(void *ctx, size_t i, size_t worker), void *ctx, size_t n);
+    void (*run)(void *user, nw_work work, void (*fn)(void *ctx, size_t i, size_t worker), void *ctx, size_t n);
 } nw_team;
 
 /* K and V of one stack of attention: numbered rows, one for each position of each sequence, in pages behind a table.
