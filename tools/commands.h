@@ -6,6 +6,7 @@ int command_run(int argc, char **argv);
 int command_embed(int argc, char **argv);
 int command_info(int argc, char **argv);
 int command_plan(int argc, char **argv);
+int command_bench(int argc, char **argv);
 int command_pack(int argc, char **argv);
 int command_verify(int argc, char **argv);
 int command_unpack(int argc, char **argv);

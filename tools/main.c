@@ -18,6 +18,7 @@ static const struct {
     {"embed", command_embed, "text in, encoder states or vectors out"},
     {"info", command_info, "what a model is: family, sizes, types, files, tokenizer"},
     {"plan", command_plan, "where a budget would go, and how fast a run would be"},
+    {"bench", command_bench, "how fast a run is, where its time goes, and what the limits are"},
     {"pack", command_pack, "a model rewritten to be read faster: in order, smaller, checked"},
     {"verify", command_verify, "every byte of a pack against its checksums"},
     {"unpack", command_unpack, "any model that runs, written as Hugging Face safetensors"},

@@ -16,6 +16,7 @@ enum {
     KEY_WINDOW,
     KEY_PINS,
     KEY_PIN_FORM,
+    KEY_QUEUE_DEPTH,
     KEY_PREFETCH,
     KEY_VERIFY,
     KEY_KERNELS,
@@ -27,6 +28,7 @@ enum {
 
 #define TOKENS_MAX ((uint64_t)1 << 20)
 #define THREADS_MAX 256
+#define QUEUE_DEPTH_MAX 1024
 
 error_t options_fail(options *o, const char *fmt, ...)
 {
@@ -100,6 +102,7 @@ static const struct argp_option session_options[] = {
     {0, 0, 0, 0, "For experiments, never changing the answer:", 4},
     {"io", KEY_IO, "WITH", 0, "How weights are read: uring, threads, or auto (default)", 4},
     {"window", KEY_WINDOW, "SIZE", 0, "Memory for weights on their way from the disk (default: chosen)", 4},
+    {"queue-depth", KEY_QUEUE_DEPTH, "N", 0, "The most reads of weights at once (default: what the window holds)", 4},
     {"pins", KEY_PINS, "SIZE|off", 0, "The most that weights may stay resident (default: what fits)", 4},
     {"pin-form", KEY_PIN_FORM, "FORM", 0,
      "How weights stay resident: packed (as a pack has them), slim, plain, or auto (default)", 4},
@@ -197,6 +200,11 @@ static error_t parse_session(int key, char *arg, struct argp_state *state)
     case KEY_WINDOW:
         if (!nw_bytes_parse(arg, &o->session.window_bytes))
             return options_fail(o, "--window: '%s' is not a size (like 16M)", arg);
+        return 0;
+    case KEY_QUEUE_DEPTH:
+        if (parse_count(o, "--queue-depth", arg, QUEUE_DEPTH_MAX, &count) != 0)
+            return EINVAL;
+        o->session.queue_depth = (unsigned)count;
         return 0;
     case KEY_PINS: return parse_pins(o, arg);
     case KEY_PIN_FORM: return parse_pin_form(o, arg);

@@ -10,7 +10,7 @@ for help in "--help" "help" "-h"; do
     out_has '^Usage: narrows COMMAND'
     err_empty
 done
-for command in run embed info plan tokenize detokenize; do
+for command in run embed info plan bench tokenize detokenize; do
     for help in "$command --help" "help $command" "$command -h"; do
         run $help
         expect_status 0
