@@ -159,7 +159,8 @@ static pass_sample since(const bench *b, const before *w)
     nw_session_times(b->session, &times);
     nw_session_stats(b->session, &stats);
     uint64_t rows = stats.embedding_rows_read - w->stats.embedding_rows_read;
-    s.bytes = stats.bytes_read - w->stats.bytes_read - rows * b->report.plan.read.embedding_row;
+    uint64_t read = stats.bytes_read - w->stats.bytes_read, of_rows = rows * b->report.plan.read.embedding_row;
+    s.bytes = read > of_rows ? read - of_rows : 0; /* a row at a file's end may be a shorter read */
     s.parts = measure_parts(&w->times, &times, s.seconds, stats.threads);
     return s;
 }

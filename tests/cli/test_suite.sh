@@ -1,0 +1,34 @@
+# benchmarks/suite.sh: a row for each budget with all its figures, a peer beside ours, and mistakes in its options.
+. "$(dirname "$0")/cli_common.sh"
+build=$1 suite=$2/benchmarks/suite.sh
+[ -x "$build/benchmarks/narrows-generate" ] || { echo 'skipped: the benchmarks are not built'; exit 77; }
+
+run_suite() {
+    sh "$suite" -B "$build" -d "$work/models" "$@" <"/dev/null" >"$work/out" 2>"$work/err"
+    status=$?
+    ran="suite.sh $*"
+}
+
+run_suite -p budgets -m "$model" -f 'plain slim' -b '32M 64M' -i 4 -n 4 -r 2 -o "$work/csv" --against 'cat "$MODEL"/*.safetensors'
+expect_status 0
+[ "$(grep -c '^budgets,numbers-t5,plain,[0-9]*,' "$work/csv")" -eq 2 ] || fail "$ran: not two rows of plain"
+[ "$(grep -c '^budgets,numbers-t5,slim,[0-9]*,' "$work/csv")" -eq 2 ] || fail "$ran: not two rows of slim"
+awk -F , '/^part,/ { columns = NF } !/^#/ && NF != columns { exit 1 }
+    /^budgets,/ && !($12 > 0 && $14 > 0 && $22 == $23 && $24 == "true" && $25 > 0) { exit 1 }' "$work/csv" ||
+    fail "$ran: a row lacks a figure"
+out_has '^numbers-t5  *plain  *32M .* yes '
+out_has 'ours [0-9.]* s, the peer [0-9.]* s: [0-9.]* times as long'
+
+run_suite -p 'input output' -m "$model" -f plain -i 4 -o "$work/csv"
+expect_status 0
+[ "$(grep -c '^input,numbers-t5,plain,' "$work/csv")" -eq 5 ] || fail "$ran: not five lengths of the prompt"
+[ "$(grep -c '^output,numbers-t5,plain,' "$work/csv")" -eq 3 ] || fail "$ran: not three lengths of the answer"
+
+for mistake in '-p walk' '-f q9' '-n 2' '-r x' '-m' '--bogus 1'; do
+    run_suite $mistake
+    expect_status 2
+done
+run_suite -m no-such-shape
+expect_status 1
+err_has 'no-such-shape'
+finish
