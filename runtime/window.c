@@ -1,26 +1,22 @@
-#include "window.h"
+#include "window_parts.h"
 
 #include "system.h"
 
-#include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Rows of the embedding are asked for first when a pass begins, and wait for what was read ahead of it: about 2 ms for
  * so many bytes. */
 #define AHEAD_BYTES ((uint64_t)5 << 20)
 
-/* ---- tags: where a completion belongs ---- */
+/* ---- tags ---- */
 
-typedef enum { TAG_SLOT, TAG_PIN, TAG_EMBED, TAG_ROW, TAG_STAGE } tag_kind;
-
-static uint64_t tag_make(tag_kind kind, size_t index)
+uint64_t nw_tag_make(nw_tag_kind kind, size_t index)
 {
     return (uint64_t)kind << 56 | (uint64_t)index;
 }
-static tag_kind tag_kind_of(uint64_t tag)
+static nw_tag_kind tag_kind_of(uint64_t tag)
 {
-    return (tag_kind)(tag >> 56);
+    return (nw_tag_kind)(tag >> 56);
 }
 static size_t tag_index(uint64_t tag)
 {
@@ -30,7 +26,7 @@ static size_t tag_index(uint64_t tag)
 /* ---- states ---- */
 
 /* The only writers of a slot's and a pin's state. */
-static void slot_move(nw_slot *s, nw_slot_state from, nw_slot_state to)
+void nw_slot_move(nw_slot *s, nw_slot_state from, nw_slot_state to)
 {
     NW_CHECK(s->state == from);
     s->state = to;
@@ -42,12 +38,12 @@ static void pin_move(nw_pin *p, nw_slot_state from, nw_slot_state to)
     p->state = to;
 }
 
-static nw_slot *slot_at(nw_window *w, size_t count)
+nw_slot *nw_window_slot(nw_window *w, size_t count)
 {
     return &w->parts->slots[count % w->shape.slot_count];
 }
 
-static nw_step step_of(const nw_window *w, nw_visit v)
+nw_step nw_window_step(const nw_window *w, nw_visit v)
 {
     return w->model->steps[v.pass][v.step];
 }
@@ -57,71 +53,27 @@ static nw_step embed_step(const nw_window *w, size_t tile)
     return (nw_step){.tensor = w->model->tensors.embed, .tile = (uint32_t)tile};
 }
 
-/* ---- tiles of K and V ---- */
-
-static const nw_kv_shape *kv_shape(const nw_window *w)
+nw_visit nw_window_after(const nw_window *w, nw_visit v)
 {
-    return &w->parts->kv_stream.shape;
+    return nw_window_is_kv(w, v) ? (nw_visit){v.pass, v.step, v.kv + 1} : (nw_visit){v.pass, v.step + 1, 0};
 }
 
-/* True at the first tile behind a block's cross-attention. */
-static bool is_behind_cross(const nw_window *w, nw_visit v)
-{
-    if (kv_shape(w)->tile_rows == 0 || v.pass != NW_PASS_DECODE || v.step >= w->model->step_count[v.pass])
-        return false;
-    nw_step step = step_of(w, v);
-    return step.tile == 0 && w->model->tensors.list[step.tensor].role == NW_ROLE_CROSS_O;
-}
-
-static bool is_kv(const nw_window *w, nw_visit v)
-{
-    return v.kv < w->cross_tiles && is_behind_cross(w, v);
-}
-
-static nw_visit after(const nw_window *w, nw_visit v)
-{
-    return is_kv(w, v) ? (nw_visit){v.pass, v.step, v.kv + 1} : (nw_visit){v.pass, v.step + 1, 0};
-}
-
-static bool same_visit(nw_visit a, nw_visit b)
+bool nw_visit_same(nw_visit a, nw_visit b)
 {
     return a.pass == b.pass && a.step == b.step && a.kv == b.kv;
-}
-
-/* What tile of K and V a visit is. */
-typedef struct {
-    const nw_cross *cross;
-    uint32_t        block;
-    bool            values;
-    size_t          tile;
-} kv_tile;
-
-static kv_tile kv_tile_of(const nw_window *w, nw_visit v)
-{
-    size_t   i = 0, kv = v.kv;
-    uint32_t block = w->model->tensors.list[step_of(w, v).tensor].block;
-    while (kv >= 2 * nw_kv_tiles(kv_shape(w), w->crosses[i]))
-        kv -= 2 * nw_kv_tiles(kv_shape(w), w->crosses[i++]);
-    size_t tiles = nw_kv_tiles(kv_shape(w), w->crosses[i]);
-    return (kv_tile){.cross = w->crosses[i], .block = block, .values = kv >= tiles, .tile = kv % tiles};
-}
-
-static uint64_t kv_place(const nw_window *w, kv_tile t)
-{
-    return nw_kv_offset(kv_shape(w), t.cross, t.block, t.values, t.tile);
 }
 
 /* The pin of a visit; NULL: it is streamed. */
 static nw_pin *pin_of(const nw_window *w, nw_visit v)
 {
-    if (is_kv(w, v))
+    if (nw_window_is_kv(w, v))
         return NULL;
     if (v.pass != w->shape.pinned || w->parts->pins[v.step].at == NW_NOT_PINNED)
         return NULL;
     return &w->parts->pins[v.step];
 }
 
-static nw_pin_shape pin_shape(const nw_window *w, nw_step step)
+nw_pin_shape nw_window_pin_shape(const nw_window *w, nw_step step)
 {
     return nw_pin_shape_of(w->model, &w->shape.pinning, step, w->shape.align);
 }
@@ -129,7 +81,7 @@ static nw_pin_shape pin_shape(const nw_window *w, nw_step step)
 /* True if the encoder's scratch overlays the pin. */
 static bool is_overlaid(const nw_window *w, const nw_pin *pin, nw_step step)
 {
-    return pin->at + pin_shape(w, step).bytes > w->encode_from;
+    return pin->at + nw_window_pin_shape(w, step).bytes > w->encode_from;
 }
 
 /* ---- reading ---- */
@@ -161,7 +113,7 @@ static void pin_done(nw_window *w, nw_pin *pin, nw_step step, int os_errno)
     pin->os_errno = os_errno;
     pin_move(pin, NW_SLOT_READING, os_errno == 0 ? NW_SLOT_READY : NW_SLOT_FREE);
     if (os_errno == 0)
-        w->pinned_bytes += pin_shape(w, step).bytes;
+        w->pinned_bytes += nw_window_pin_shape(w, step).bytes;
     drop_cached(w, step);
 }
 
@@ -170,11 +122,11 @@ static void slot_done(nw_window *w, nw_slot *s, int os_errno)
     NW_CHECK(w->reading > 0);
     w->reading--;
     s->os_errno = os_errno;
-    slot_move(s, NW_SLOT_READING, NW_SLOT_READY);
-    if (is_kv(w, s->visit))
-        nw_file_drop(&w->parts->kv_stream.file, kv_place(w, kv_tile_of(w, s->visit)), kv_shape(w)->tile_bytes);
+    nw_slot_move(s, NW_SLOT_READING, NW_SLOT_READY);
+    if (nw_window_is_kv(w, s->visit))
+        nw_window_kv_drop_cached(w, s->visit);
     else
-        drop_cached(w, step_of(w, s->visit));
+        drop_cached(w, nw_window_step(w, s->visit));
 }
 
 static void stage_done(nw_kv_stream *k, size_t index, int os_errno)
@@ -194,7 +146,7 @@ static void row_done(nw_window *w, size_t index, int os_errno)
 }
 
 /* Takes what has arrived; with `wait`, at least one thing if any is in flight. */
-static void reap(nw_window *w, bool wait)
+void nw_window_reap(nw_window *w, bool wait)
 {
     nw_io_done done[32];
     size_t     count;
@@ -203,24 +155,24 @@ static void reap(nw_window *w, bool wait)
         wait = false;
         for (size_t i = 0; i < count; i++) {
             size_t index = tag_index(done[i].tag);
-            if (tag_kind_of(done[i].tag) != TAG_STAGE)
+            if (tag_kind_of(done[i].tag) != NW_TAG_STAGE)
                 nw_trace_read_end(&w->parts->trace, done[i].tag);
             switch (tag_kind_of(done[i].tag)) {
-            case TAG_SLOT: slot_done(w, &w->parts->slots[index], done[i].os_errno); break;
-            case TAG_PIN:
-                pin_done(w, &w->parts->pins[index], step_of(w, (nw_visit){.pass = w->shape.pinned, .step = index}),
-                         done[i].os_errno);
+            case NW_TAG_SLOT: slot_done(w, &w->parts->slots[index], done[i].os_errno); break;
+            case NW_TAG_PIN:
+                pin_done(w, &w->parts->pins[index],
+                         nw_window_step(w, (nw_visit){.pass = w->shape.pinned, .step = index}), done[i].os_errno);
                 break;
-            case TAG_EMBED: pin_done(w, &w->parts->embed_pins[index], embed_step(w, index), done[i].os_errno); break;
-            case TAG_ROW: row_done(w, index, done[i].os_errno); break;
-            case TAG_STAGE: stage_done(&w->parts->kv_stream, index, done[i].os_errno); break;
+            case NW_TAG_EMBED: pin_done(w, &w->parts->embed_pins[index], embed_step(w, index), done[i].os_errno); break;
+            case NW_TAG_ROW: row_done(w, index, done[i].os_errno); break;
+            case NW_TAG_STAGE: stage_done(&w->parts->kv_stream, index, done[i].os_errno); break;
             }
         }
     } while (count == sizeof done / sizeof *done);
 }
 
 /* Rows of the embedding must always find room beside the tiles. */
-static bool has_room(const nw_window *w)
+bool nw_window_has_room(const nw_window *w)
 {
     return nw_io_in_flight(w->io) + NW_ROW_BATCH < nw_io_depth(w->io);
 }
@@ -251,43 +203,26 @@ static bool may_read_slot(const nw_window *w)
     uint32_t most = w->next == NW_PASS_CROSS ? w->shape.slot_count : nw_window_ahead(&w->shape);
     if (w->read_crossed && w->tail - w->crossed_tail >= most)
         return false;
-    return w->tail - w->head < w->shape.slot_count && w->reading < reading_max(w->shape.slot_count) && has_room(w);
+    return w->tail - w->head < w->shape.slot_count && w->reading < reading_max(w->shape.slot_count) &&
+           nw_window_has_room(w);
 }
 
 typedef enum { READ_STARTED, READ_RESIDENT, READ_BLOCKED } read_result;
 
-static void submit_kv(nw_window *w, nw_slot *s, uint64_t tag)
-{
-    kv_tile  t = kv_tile_of(w, s->visit);
-    size_t   bytes = kv_shape(w)->tile_bytes;
-    nw_io_op op = {.kind = NW_IO_READ,
-                   .fd = w->parts->kv_stream.file.fd,
-                   .offset = kv_place(w, t),
-                   .buf = s->bytes,
-                   .bytes = bytes,
-                   .bytes_needed = bytes,
-                   .tag = tag};
-    bool     queued = nw_io_submit(w->io, &op);
-    NW_CHECK(queued);
-    nw_trace_read_begin(&w->parts->trace, tag, step_of(w, s->visit));
-    w->bytes_read += bytes;
-    w->kv_bytes_read += bytes;
-}
-
 /* Reads the visit at w->read into the next slot of the ring. */
 static read_result read_into_slot(nw_window *w)
 {
-    nw_slot *s = slot_at(w, w->tail);
+    nw_slot *s = nw_window_slot(w, w->tail);
     if (!may_read_slot(w))
         return READ_BLOCKED;
-    slot_move(s, NW_SLOT_FREE, NW_SLOT_READING);
+    nw_slot_move(s, NW_SLOT_FREE, NW_SLOT_READING);
     s->os_errno = 0;
     s->visit = w->read;
-    uint64_t tag = tag_make(TAG_SLOT, w->tail % w->shape.slot_count);
-    if (is_kv(w, s->visit))
-        submit_kv(w, s, tag);
+    uint64_t tag = nw_tag_make(NW_TAG_SLOT, w->tail % w->shape.slot_count);
+    if (nw_window_is_kv(w, s->visit))
+        nw_window_kv_submit(w, s, tag);
     else
-        submit(w, step_of(w, w->read), s->bytes, tag);
+        submit(w, nw_window_step(w, w->read), s->bytes, tag);
     w->tail++;
     w->reading++;
     return READ_STARTED;
@@ -297,20 +232,20 @@ static read_result read_into_slot(nw_window *w)
 static read_result read_one(nw_window *w)
 {
     /* Which inputs the next pass will see is not known before it begins, nor are those of a new one written. */
-    if (w->read_crossed && is_behind_cross(w, w->read))
+    if (w->read_crossed && nw_window_is_behind_cross(w, w->read))
         return READ_BLOCKED;
-    if (is_kv(w, w->read))
+    if (nw_window_is_kv(w, w->read))
         return read_into_slot(w);
-    nw_step step = step_of(w, w->read);
+    nw_step step = nw_window_step(w, w->read);
     nw_pin *pin = pin_of(w, w->read);
     if (pin != NULL && pin->state != NW_SLOT_FREE)
         return READ_RESIDENT;
     if (pin != NULL && pin->in_slot) /* this pass's: whether it fits into its pin will show when it is used */
         return READ_BLOCKED;
-    if (pin != NULL && pin_shape(w, step).form == NW_PINS_STORED) {
-        if (pin->os_errno != 0 || !has_room(w) || (w->scratch_in_use && is_overlaid(w, pin, step)))
+    if (pin != NULL && nw_window_pin_shape(w, step).form == NW_PINS_STORED) {
+        if (pin->os_errno != 0 || !nw_window_has_room(w) || (w->scratch_in_use && is_overlaid(w, pin, step)))
             return READ_BLOCKED;
-        read_pin(w, pin, step, tag_make(TAG_PIN, w->read.step));
+        read_pin(w, pin, step, nw_tag_make(NW_TAG_PIN, w->read.step));
         return READ_STARTED;
     }
     read_result r = read_into_slot(w);
@@ -336,17 +271,17 @@ static bool reader_has_visit(nw_window *w)
 }
 
 /* Fills slots and every pin that comes by. */
-static void pump(nw_window *w)
+void nw_window_pump(nw_window *w)
 {
     bool started = false;
     while (reader_has_visit(w)) {
-        if (w->prefetch_off && (w->read_crossed || !same_visit(w->read, w->at)))
+        if (w->prefetch_off && (w->read_crossed || !nw_visit_same(w->read, w->at)))
             break;
         read_result r = read_one(w);
         if (r == READ_BLOCKED)
             break;
         started |= r == READ_STARTED;
-        w->read = after(w, w->read);
+        w->read = nw_window_after(w, w->read);
     }
     if (started)
         nw_io_flush(w->io);
@@ -372,10 +307,10 @@ static void forget_errors(nw_pin *pins, size_t count)
 void nw_window_drain(nw_window *w)
 {
     while (nw_io_in_flight(w->io) > 0)
-        reap(w, true);
+        nw_window_reap(w, true);
     for (; w->head < w->tail; w->head++) {
-        nw_slot *s = slot_at(w, w->head);
-        slot_move(s, s->state == NW_SLOT_IN_USE ? NW_SLOT_IN_USE : NW_SLOT_READY, NW_SLOT_FREE);
+        nw_slot *s = nw_window_slot(w, w->head);
+        nw_slot_move(s, s->state == NW_SLOT_IN_USE ? NW_SLOT_IN_USE : NW_SLOT_READY, NW_SLOT_FREE);
         nw_pin *pin = pin_of(w, s->visit);
         if (pin != NULL)
             pin->in_slot = false;
@@ -390,11 +325,11 @@ void nw_window_drain(nw_window *w)
 }
 
 /* What is in it is of no use any more. */
-static void empty_pin(nw_window *w, nw_pin *pin, nw_step step)
+void nw_window_empty_pin(nw_window *w, nw_pin *pin, nw_step step)
 {
     pin_move(pin, NW_SLOT_READY, NW_SLOT_FREE);
     pin->visited = false;
-    w->pinned_bytes -= pin_shape(w, step).bytes;
+    w->pinned_bytes -= nw_window_pin_shape(w, step).bytes;
 }
 
 static void drop_pin(nw_window *w, nw_pin *pin, nw_step step)
@@ -404,7 +339,7 @@ static void drop_pin(nw_window *w, nw_pin *pin, nw_step step)
     NW_CHECK(pin->state != NW_SLOT_READING);
     if (pin->state != NW_SLOT_READY)
         return;
-    empty_pin(w, pin, step);
+    nw_window_empty_pin(w, pin, step);
 }
 
 /* The encoder's scratch takes its memory: what it overlays is forgotten (no pins of its own pass, which lie before it).
@@ -440,19 +375,21 @@ void nw_window_begin(nw_window *w, nw_pass pass, nw_pass next)
 
 /* ---- acquire and release ---- */
 
-/* Takes what has arrived, and reads on: at least as far as the visit at hand, for which writes may have left no room. */
-static void keep_up(nw_window *w)
+/* Takes what has arrived, and reads on: at least as far as the visit at hand, for which writes may have left no room.
+ */
+void nw_window_keep_up(nw_window *w)
 {
-    reap(w, false);
-    pump(w);
-    while (!w->read_crossed && same_visit(w->read, w->at) && nw_io_in_flight(w->io) > 0) {
-        reap(w, true);
-        pump(w);
+    nw_window_reap(w, false);
+    nw_window_pump(w);
+    while (!w->read_crossed && nw_visit_same(w->read, w->at) && nw_io_in_flight(w->io) > 0) {
+        nw_window_reap(w, true);
+        nw_window_pump(w);
     }
 }
 
 /* offset, bytes: of what could not be read. */
-static nw_code read_failed(const nw_window *w, nw_step step, uint64_t offset, size_t bytes, int os_errno, nw_error *err)
+nw_code nw_window_read_failed(const nw_window *w, nw_step step, uint64_t offset, size_t bytes, int os_errno,
+                              nw_error *err)
 {
     const char *path = nw_model_tile_path(w->model, step);
     const char *name = w->model->places[step.tensor].tensor->name;
@@ -472,7 +409,7 @@ static nw_code read_failed(const nw_window *w, nw_step step, uint64_t offset, si
 }
 
 /* Waits, reading on meanwhile, until a read has ended, one way or the other. */
-static nw_code wait_while_reading(nw_window *w, const nw_slot_state *state, nw_step step, nw_error *err)
+nw_code nw_window_wait(nw_window *w, const nw_slot_state *state, nw_step step, nw_error *err)
 {
     double   start = 0;
     uint64_t start_ns = 0;
@@ -483,8 +420,8 @@ static nw_code wait_while_reading(nw_window *w, const nw_slot_state *state, nw_s
             start = nw_system_seconds();
             start_ns = nw_trace_now(&w->parts->trace);
         }
-        reap(w, true);
-        pump(w);
+        nw_window_reap(w, true);
+        nw_window_pump(w);
     }
     if (start != 0) {
         w->seconds_waited += nw_system_seconds() - start;
@@ -496,42 +433,42 @@ static nw_code wait_while_reading(nw_window *w, const nw_slot_state *state, nw_s
 /* The same for a tile of weights, and whether it is there. */
 static nw_code wait_for(nw_window *w, const nw_slot_state *state, const int *os_errno, nw_step step, nw_error *err)
 {
-    nw_code rc = wait_while_reading(w, state, step, err);
+    nw_code rc = nw_window_wait(w, state, step, err);
     if (rc != NW_OK)
         return rc;
     NW_CHECK(*state == NW_SLOT_READY || *os_errno != 0); /* the reader is never behind the pass */
     if (*os_errno == 0)
         return NW_OK;
     nw_extent e = nw_model_extent(w->model, step);
-    return read_failed(w, step, e.offset, e.bytes_needed, *os_errno, err);
+    return nw_window_read_failed(w, step, e.offset, e.bytes_needed, *os_errno, err);
 }
 
 nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err)
 {
     NW_CHECK(!w->in_use);
     NW_CHECK(w->at.pass < NW_PASS_COUNT && w->at.step < w->model->step_count[w->at.pass]);
-    nw_step step = step_of(w, w->at);
-    NW_CHECK(!is_kv(w, w->at));                           /* all tiles of K and V have been taken */
+    nw_step step = nw_window_step(w, w->at);
+    NW_CHECK(!nw_window_is_kv(w, w->at));                 /* all tiles of K and V have been taken */
     NW_CHECK(step.tensor == tensor && step.tile == tile); /* the model asks for exactly the next tile of the schedule */
     if (atomic_load_explicit(w->stop, memory_order_relaxed))
         return nw_fail(err, NW_E_CANCELLED, 0, "stopped");
-    keep_up(w);
+    nw_window_keep_up(w);
 
     nw_pin              *pin = pin_of(w, w->at);
     bool                 in_slot = pin == NULL || pin->in_slot || pin->unfit;
-    nw_slot             *s = in_slot ? slot_at(w, w->head) : NULL;
+    nw_slot             *s = in_slot ? nw_window_slot(w, w->head) : NULL;
     const unsigned char *bytes = in_slot ? s->bytes : w->parts->region + pin->at;
     if (in_slot)
-        NW_CHECK(w->head < w->tail && same_visit(s->visit, w->at));
+        NW_CHECK(w->head < w->tail && nw_visit_same(s->visit, w->at));
     nw_code rc =
         in_slot ? wait_for(w, &s->state, &s->os_errno, step, err) : wait_for(w, &pin->state, &pin->os_errno, step, err);
     if (rc != NW_OK)
         return rc;
     w->fresh = in_slot || !pin->visited;
     w->pin = pin != NULL && !pin->unfit ? pin : NULL;
-    w->pin_shape = pin_shape(w, step);
+    w->pin_shape = nw_window_pin_shape(w, step);
     if (in_slot)
-        slot_move(s, NW_SLOT_READY, NW_SLOT_IN_USE);
+        nw_slot_move(s, NW_SLOT_READY, NW_SLOT_IN_USE);
     w->in_use = true;
 
     const nw_place *place = &w->model->places[tensor];
@@ -575,7 +512,7 @@ static void release_slot(nw_window *w, nw_tile_use use)
 {
     nw_pin *pin = w->pin;
     bool    misfit = atomic_exchange(&w->misfit, false);
-    slot_move(slot_at(w, w->head), NW_SLOT_IN_USE, NW_SLOT_FREE);
+    nw_slot_move(nw_window_slot(w, w->head), NW_SLOT_IN_USE, NW_SLOT_FREE);
     w->head++;
     if (pin == NULL)
         return;
@@ -595,12 +532,12 @@ void nw_window_release(nw_window *w, nw_tile_use use)
     if (w->pin == NULL || w->pin->in_slot)
         release_slot(w, use);
     else if (use == NW_TILE_DAMAGED)
-        empty_pin(w, w->pin, step_of(w, w->at));
+        nw_window_empty_pin(w, w->pin, nw_window_step(w, w->at));
     else if (use == NW_TILE_USED)
         w->pin->visited = true;
-    w->at = after(w, w->at);
-    reap(w, false);
-    pump(w);
+    w->at = nw_window_after(w, w->at);
+    nw_window_reap(w, false);
+    nw_window_pump(w);
 }
 
 nw_code nw_window_finish(nw_window *w, nw_error *err)
@@ -610,9 +547,9 @@ nw_code nw_window_finish(nw_window *w, nw_error *err)
         nw_pin *pin = &w->parts->embed_pins[i];
         if (pin->at == NW_NOT_PINNED || pin->state != NW_SLOT_FREE)
             continue;
-        while (!has_room(w))
-            reap(w, true);
-        read_pin(w, pin, embed_step(w, i), tag_make(TAG_EMBED, i));
+        while (!nw_window_has_room(w))
+            nw_window_reap(w, true);
+        read_pin(w, pin, embed_step(w, i), nw_tag_make(NW_TAG_EMBED, i));
     }
     for (size_t i = 0; i < count; i++) {
         nw_pin *pin = &w->parts->embed_pins[i];
@@ -622,293 +559,6 @@ nw_code nw_window_finish(nw_window *w, nw_error *err)
         if (rc != NW_OK)
             return rc;
         pin->visited = true;
-    }
-    return NW_OK;
-}
-
-/* ---- the encoder's K and V ---- */
-
-void nw_window_clear_crosses(nw_window *w)
-{
-    w->cross_count = w->cross_tiles = 0;
-}
-
-void nw_window_add_cross(nw_window *w, const nw_cross *cross)
-{
-    for (size_t i = 0; i < w->cross_count; i++) {
-        if (w->crosses[i] == cross)
-            return;
-    }
-    w->crosses[w->cross_count++] = cross;
-    w->cross_tiles += 2 * nw_kv_tiles(kv_shape(w), cross);
-}
-
-bool nw_window_at_kv(const nw_window *w)
-{
-    return is_kv(w, w->at);
-}
-
-static nw_code scratch_failed(const nw_window *w, const char *what, int os_errno, nw_error *err)
-{
-    return nw_fail(err, NW_E_IO, os_errno == NW_IO_EOF ? 0 : os_errno, "%s the scratch file in '%s'%s", what,
-                   w->parts->kv_stream.dir, os_errno == NW_IO_EOF ? ": it was cut short" : "");
-}
-
-/* Takes the next tile of K and V into use. */
-static nw_code take_kv(nw_window *w, const unsigned char **ret_bytes, nw_error *err)
-{
-    NW_CHECK(!w->in_use && is_kv(w, w->at));
-    if (atomic_load_explicit(w->stop, memory_order_relaxed))
-        return nw_fail(err, NW_E_CANCELLED, 0, "stopped");
-    keep_up(w);
-    nw_slot *s = slot_at(w, w->head);
-    NW_CHECK(w->head < w->tail && same_visit(s->visit, w->at));
-    nw_code rc = wait_while_reading(w, &s->state, step_of(w, w->at), err);
-    if (rc == NW_OK && s->os_errno != 0)
-        rc = scratch_failed(w, "reading", s->os_errno, err);
-    if (rc != NW_OK)
-        return rc;
-    slot_move(s, NW_SLOT_READY, NW_SLOT_IN_USE);
-    w->in_use = true;
-    *ret_bytes = s->bytes;
-    return NW_OK;
-}
-
-nw_code nw_window_kv(nw_window *w, const nw_cross *cross, uint32_t block, bool values, uint32_t first,
-                     const float **ret_rows, size_t *ret_count, nw_error *err)
-{
-    const unsigned char *bytes;
-    kv_tile              t = kv_tile_of(w, w->at);
-    NW_CHECK(t.cross == cross && t.block == block && t.values == values && t.tile * kv_shape(w)->tile_rows == first);
-    nw_code rc = take_kv(w, &bytes, err);
-    if (rc != NW_OK)
-        return rc;
-    *ret_rows = (const float *)(const void *)bytes;
-    *ret_count = nw_min_size(kv_shape(w)->tile_rows, cross->length - first);
-    return NW_OK;
-}
-
-void nw_window_kv_release(nw_window *w)
-{
-    NW_CHECK(w->in_use);
-    w->in_use = false;
-    slot_move(slot_at(w, w->head), NW_SLOT_IN_USE, NW_SLOT_FREE);
-    w->head++;
-    w->at = after(w, w->at);
-    reap(w, false);
-    pump(w);
-}
-
-nw_code nw_window_kv_skip(nw_window *w, nw_error *err)
-{
-    const unsigned char *bytes;
-    nw_code              rc = take_kv(w, &bytes, err);
-    if (rc == NW_OK)
-        nw_window_kv_release(w);
-    return rc;
-}
-
-/* A stage that is not being written. */
-static size_t free_stage(nw_window *w)
-{
-    nw_kv_stream *k = &w->parts->kv_stream;
-    while (k->busy == (1u << NW_KV_STAGES) - 1 || !has_room(w))
-        reap(w, true);
-    return (size_t)__builtin_ctz(~k->busy);
-}
-
-nw_code nw_window_kv_store(nw_window *w, const nw_cross *cross, uint32_t block, bool values, const float *rows,
-                           nw_error *err)
-{
-    nw_kv_stream      *k = &w->parts->kv_stream;
-    const nw_kv_shape *shape = &k->shape;
-    for (size_t tile = 0; tile < nw_kv_tiles(shape, cross) && k->os_errno == 0; tile++) {
-        size_t         first = tile * shape->tile_rows, stage = free_stage(w);
-        size_t         bytes = nw_min_size(shape->tile_rows, cross->length - first) * shape->row_bytes;
-        unsigned char *to = k->stages + stage * shape->tile_bytes;
-        memcpy(to, (const unsigned char *)rows + first * shape->row_bytes, bytes);
-        memset(to + bytes, 0, shape->tile_bytes - bytes);
-        nw_io_op op = {.kind = NW_IO_WRITE,
-                       .fd = k->file.fd,
-                       .offset = nw_kv_offset(shape, cross, block, values, tile),
-                       .buf = to,
-                       .bytes = shape->tile_bytes,
-                       .bytes_needed = shape->tile_bytes,
-                       .tag = tag_make(TAG_STAGE, stage)};
-        bool     queued = nw_io_submit(w->io, &op);
-        NW_CHECK(queued);
-        k->busy |= 1u << stage;
-        k->written_bytes += shape->tile_bytes;
-    }
-    nw_io_flush(w->io);
-    return k->os_errno == 0 ? NW_OK : scratch_failed(w, "writing", k->os_errno, err);
-}
-
-nw_code nw_window_kv_stored(nw_window *w, nw_error *err)
-{
-    nw_kv_stream *k = &w->parts->kv_stream;
-    while (k->busy != 0)
-        reap(w, true);
-    int os_errno = k->os_errno;
-    k->os_errno = 0;
-    if (os_errno == 0 && !k->file.direct && k->file.fd >= 0) { /* written pages must not stay in the page cache */
-        if (fdatasync(k->file.fd) != 0)
-            os_errno = errno;
-        nw_file_drop(&k->file, 0, k->file.size);
-    }
-    return os_errno == 0 ? NW_OK : scratch_failed(w, "writing", os_errno, err);
-}
-
-/* ---- embedding rows ---- */
-
-/* The pinned tile of the embedding with a row, which is the head's in tied models, if a pass has had it. A tile that
- * merely happens to have arrived does not count: what is read would then depend on the disk's timing. NULL: not
- * resident. */
-static nw_pin *pin_of_row(const nw_window *w, uint32_t id)
-{
-    const nw_model *m = w->model;
-    size_t  tile = nw_model_row_place(m, id).step.tile, tiles = (size_t)m->places[m->tensors.embed].cut.tile_count;
-    bool    tied = m->tensors.embed == m->tensors.head;
-    nw_pin *pin = NULL;
-    if (tied && w->shape.pinned == NW_PASS_DECODE) /* the head's tiles end the decode schedule */
-        pin = &w->parts->pins[m->step_count[NW_PASS_DECODE] - tiles + tile];
-    else if (nw_embed_tiles(m, w->shape.pinned) > 0)
-        pin = &w->parts->embed_pins[tile];
-    return pin != NULL && pin->at != NW_NOT_PINNED && pin->visited ? pin : NULL;
-}
-
-static float *cached_row(const nw_window *w, uint32_t id)
-{
-    return w->parts->row_cache + id % NW_ROW_CACHE * w->model->config.d_model;
-}
-
-/* Takes the row from the cache or from a pin, if it is there. */
-static nw_code resident_row(nw_window *w, const nw_kernels *kernels, uint32_t id, float *out, bool *ret_found,
-                            nw_error *err)
-{
-    nw_pin *pin = pin_of_row(w, id);
-    bool    cached = w->parts->row_ids[id % NW_ROW_CACHE] == id + 1;
-    *ret_found = cached || pin != NULL;
-    if (cached)
-        memcpy(out, cached_row(w, id), w->model->config.d_model * sizeof *out);
-    if (cached || pin == NULL)
-        return NW_OK;
-    nw_row_place at = nw_model_row_place(w->model, id);
-    nw_step      step = at.step;
-    nw_pin_shape shape = pin_shape(w, step);
-    if (shape.form != NW_PINS_STORED) {
-        nw_rows rows = nw_pin_rows(&shape, at.strip, w->parts->region + pin->at);
-        nw_rows_widen(kernels, &rows, at.row, w->model->config.d_model, out);
-        return NW_OK;
-    }
-    /* As far behind the tile's start in memory as in the file. */
-    nw_extent row = nw_model_row_extent(w->model, id), tile = nw_model_extent(w->model, step);
-    nw_code   rc = nw_restore_row(&w->parts->restore, kernels, id,
-                                  w->parts->region + pin->at + (row.offset + row.skip - tile.offset), out, err);
-    if (rc != NW_OK)
-        empty_pin(w, pin, step);
-    return rc;
-}
-
-static nw_io_op row_op(const nw_window *w, uint32_t id, size_t index)
-{
-    const nw_model *m = w->model;
-    nw_extent       e = nw_model_row_extent(m, id);
-    NW_CHECK(e.bytes <= w->shape.row_bytes);
-    return (nw_io_op){.kind = NW_IO_READ,
-                      .fd = nw_model_tile_file(m, nw_model_row_place(m, id).step)->fd,
-                      .offset = e.offset,
-                      .buf = w->parts->row_buffers + index * w->shape.row_bytes,
-                      .bytes = e.bytes,
-                      .bytes_needed = e.bytes_needed,
-                      .tag = tag_make(TAG_ROW, index)};
-}
-
-/* Waits for the rows that were submitted. */
-static nw_code wait_for_rows(nw_window *w, const uint32_t *ids, size_t count, nw_error *err)
-{
-    double   begin = nw_system_seconds();
-    uint64_t begin_ns = nw_trace_now(&w->parts->trace);
-    while (w->rows_done != (1u << count) - 1)
-        reap(w, true);
-    w->seconds_waited += nw_system_seconds() - begin;
-    nw_trace_waited(&w->parts->trace, begin_ns, nw_model_row_place(w->model, ids[0]).step);
-    if (w->rows_failed == 0)
-        return NW_OK;
-    uint32_t id = ids[__builtin_ctz(w->rows_failed)];
-    nw_io_op op = row_op(w, id, 0);
-    return read_failed(w, nw_model_row_place(w->model, id).step, op.offset, op.bytes_needed, w->row_errno, err);
-}
-
-/* Reads rows ids[0 .. count), count <= NW_ROW_BATCH, into the row buffers and from there to out and the cache. */
-static nw_code read_rows(nw_window *w, const nw_kernels *kernels, const uint32_t *ids, const size_t *targets,
-                         size_t count, float *out, nw_error *err)
-{
-    const nw_model *m = w->model;
-    size_t          d = m->config.d_model;
-    w->rows_done = w->rows_failed = 0;
-    for (size_t i = 0; i < count; i++) {
-        nw_io_op op = row_op(w, ids[i], i);
-        nw_trace_read_begin(&w->parts->trace, op.tag, nw_model_row_place(m, ids[i]).step);
-        bool queued = nw_io_submit(w->io, &op);
-        NW_CHECK(queued);
-        w->bytes_read += nw_model_row_extent(m, ids[i]).bytes_counted;
-    }
-    w->rows_read += count;
-    if (w->at.pass != NW_PASS_COUNT)
-        pump(w);
-    nw_code rc = wait_for_rows(w, ids, count, err);
-    for (size_t i = 0; i < count && rc == NW_OK; i++) {
-        nw_io_op             op = row_op(w, ids[i], i);
-        const unsigned char *row = (const unsigned char *)op.buf + nw_model_row_extent(m, ids[i]).skip;
-        rc = nw_restore_row(&w->parts->restore, kernels, ids[i], row, out + targets[i] * d, err);
-        if (rc != NW_OK)
-            break;
-        memcpy(cached_row(w, ids[i]), out + targets[i] * d, d * sizeof *out);
-        w->parts->row_ids[ids[i] % NW_ROW_CACHE] = ids[i] + 1;
-        nw_file_drop(nw_model_tile_file(m, nw_model_row_place(m, ids[i]).step), op.offset, op.bytes);
-    }
-    return rc;
-}
-
-/* An earlier position with the same id; SIZE_MAX if there is none. */
-static size_t earlier(const uint32_t *ids, size_t i)
-{
-    for (size_t j = 0; j < i; j++) {
-        if (ids[j] == ids[i])
-            return j;
-    }
-    return SIZE_MAX;
-}
-
-nw_code nw_window_rows(nw_window *w, const nw_kernels *kernels, const uint32_t *ids, size_t count, float *out,
-                       nw_error *err)
-{
-    const nw_model *m = w->model;
-    size_t          d = m->config.d_model, pending = 0;
-    uint32_t        batch[NW_ROW_BATCH];
-    size_t          targets[NW_ROW_BATCH];
-    for (size_t i = 0; i < count; i++) {
-        NW_CHECK(ids[i] < m->config.vocab_size);
-        bool    found;
-        nw_code rc = resident_row(w, kernels, ids[i], out + i * d, &found, err);
-        if (rc != NW_OK)
-            return rc;
-        if (!found && earlier(ids, i) == SIZE_MAX) {
-            batch[pending] = ids[i];
-            targets[pending++] = i;
-        }
-        if (pending == NW_ROW_BATCH || (i + 1 == count && pending > 0)) {
-            rc = read_rows(w, kernels, batch, targets, pending, out, err);
-            if (rc != NW_OK)
-                return rc;
-            pending = 0;
-        }
-    }
-    for (size_t i = 0; i < count; i++) {
-        size_t first = earlier(ids, i);
-        if (first != SIZE_MAX)
-            memcpy(out + i * d, out + first * d, d * sizeof *out);
     }
     return NW_OK;
 }
