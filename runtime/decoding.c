@@ -4,6 +4,7 @@
  * changes what is chosen. */
 #include "decoding.h"
 
+#include "draft_model.h"
 #include "system.h"
 
 #include <math.h>
@@ -23,8 +24,10 @@ static lane *lane_of(nw_session *s, const request *r, size_t branch)
     return NULL;
 }
 
-static void end_lane(lane *l)
+static void end_lane(nw_session *s, lane *l)
 {
+    if (s->draft != NULL)
+        nw_draft_end(s->draft, (size_t)(l - s->lanes));
     l->owner->lanes--;
     l->owner = NULL;
     l->columns = 0;
@@ -34,7 +37,7 @@ void nw_request_end(nw_session *s, request *r)
 {
     for (size_t i = 0; i < s->lane_count; i++) {
         if (s->lanes[i].owner == r)
-            end_lane(&s->lanes[i]);
+            end_lane(s, &s->lanes[i]);
     }
     if (r->search != NULL)
         r->search->processors = NULL; /* free */
@@ -76,8 +79,45 @@ void nw_lane_start(nw_session *s, lane *l, request *r, size_t branch)
 
 /* ---- columns ---- */
 
+/* Whether a lane's tokens are guessed at all. */
+static bool is_guessed(const lane *l)
+{
+    const request *r = l->owner;
+    return r != NULL && !r->ask.lookup_off && r->search == NULL && r->ask.choice_count == 0;
+}
+
+nw_code nw_lanes_guess(nw_session *s, nw_error *err)
+{
+    size_t n = 0, live = s->lane_count, columns = s->blueprint.shape.maxima.columns;
+    for (size_t i = 0; i < s->lane_count; i++)
+        live -= s->lanes[i].owner == NULL ? 1 : 0;
+    if (s->draft == NULL || live == 0)
+        return NW_OK;
+    size_t most = nw_min_size((columns - live) / live, NW_DRAFT_MAX);
+    for (size_t i = 0; i < s->lane_count; i++) {
+        lane *l = &s->lanes[i];
+        l->drafted = 0;
+        if (!is_guessed(l) || l->count < l->given_count)
+            continue;
+        size_t want = nw_min_size(most, l->owner->max_new - l->count - 1);
+        want = nw_draft_length(&s->guesses, 1, s->blueprint.plan.column_cost, want);
+        if (want > 0)
+            s->parts.asks[n++] = (nw_draft_ask){.lane = i,
+                                                .input = l->owner->input,
+                                                .input_count = l->owner->ask.input_count,
+                                                .ids = l->ids,
+                                                .count = l->count,
+                                                .want = want,
+                                                .draft = l->draft};
+    }
+    nw_code rc = n > 0 ? nw_draft_guess(s->draft, s->parts.asks, n, err) : NW_OK;
+    for (size_t i = 0; i < n && rc == NW_OK; i++)
+        s->lanes[s->parts.asks[i].lane].drafted = s->parts.asks[i].got;
+    return rc;
+}
+
 /* Looks for a guess at what follows; at most `most` tokens. Returns how many are worth feeding. */
-static size_t guess(const nw_session *s, lane *l, size_t most)
+static size_t guess(nw_session *s, lane *l, size_t most)
 {
     const request      *r = l->owner;
     const nw_end_ids   *eos = &r->processors.settings->eos_token_id;
@@ -89,14 +129,18 @@ static size_t guess(const nw_session *s, lane *l, size_t most)
                                 .eos_count = eos->count};
     l->match = 0;
     most = nw_min_size(most, NW_DRAFT_MAX);
-    if (r->ask.lookup_off || r->search != NULL || r->ask.choice_count > 0 || most == 0 || l->count == 0)
+    if (s->draft != NULL && l->drafted > 0 && most > 0) {
+        l->match = 1;
+        return nw_min_size(most, l->drafted);
+    }
+    if (s->draft != NULL || !is_guessed(l) || most == 0 || l->count == 0)
         return 0;
     size_t found = nw_draft_lookup(&text, most, l->draft, &l->match);
-    return found > 0 ? nw_draft_length(&l->control, l->match, s->blueprint.plan.column_cost, found) : 0;
+    return found > 0 ? nw_draft_length(&s->guesses, l->match, s->blueprint.plan.column_cost, found) : 0;
 }
 
 /* Columns behind the first that a lane has a use for, at most `most`. */
-static size_t columns_more(const nw_session *s, lane *l, size_t most)
+static size_t columns_more(nw_session *s, lane *l, size_t most)
 {
     const request *r = l->owner;
     if (r->search != NULL)
@@ -280,7 +324,7 @@ static bool tell_token(nw_session *s, lane *l, const nw_token *t)
     if (r->lanes == 1)
         nw_request_end(s, r);
     else
-        end_lane(l);
+        end_lane(s, l);
     return false;
 }
 
@@ -328,8 +372,10 @@ static void take_tokens(nw_session *s, lane *l)
     }
     s->stats.drafted += match > 0 ? columns - 1 : 0;
     s->stats.accepted += match > 0 ? taken - 1 : 0;
-    if (more && match > 0 && columns > 1)
-        nw_draft_learn(&l->control, match, columns - 1, taken - 1);
+    if (more && s->draft != NULL)
+        nw_draft_keep(s->draft, (size_t)(l - s->lanes), l->count);
+    if (match > 0 && columns > 1 && (more || taken == columns))
+        nw_draft_learn(&s->guesses, match, columns - 1, taken - 1);
 }
 
 /* ---- beams ---- */

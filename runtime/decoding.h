@@ -10,6 +10,9 @@ void nw_lane_start(nw_session *s, lane *l, request *r, size_t branch);
 /* Begins the beam search of a request. */
 void nw_search_start(request *r);
 
+/* Has the draft model, if there is one, guess for the lanes. Errors: as nw_session_step. */
+NW_MUST_USE nw_code nw_lanes_guess(nw_session *s, nw_error *err);
+
 /* Lays the columns of the pass to come in s->parts.columns: one for each lane, and what is left of the session's for
  * those that know or guess more of their tokens. Returns how many; 0: no lane is at work. */
 size_t nw_lanes_lay(nw_session *s);

@@ -113,6 +113,7 @@ void nw_parts_layout(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape
     p->embed_pins = nw_carve(a, nw_embed_tiles(m, s->pinned), sizeof *p->embed_pins, 64);
     p->columns = nw_carve(a, x->columns, sizeof *p->columns, 64);
     p->request_ids = nw_carve(a, s->requests * nw_request_ids(s), sizeof *p->request_ids, 64);
+    p->asks = nw_carve(a, s->drafted ? s->lanes : 0, sizeof *p->asks, 64);
     p->choice_lens = nw_carve(a, s->requests * s->choices, sizeof *p->choice_lens, 64);
     p->encode_inputs = nw_carve(a, s->inputs, sizeof *p->encode_inputs, 64);
     p->crosses = nw_carve(a, s->inputs, sizeof *p->crosses, 64);

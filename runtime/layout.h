@@ -24,28 +24,29 @@ enum {
 
 /* What the layout depends on besides the model. */
 typedef struct {
-    nw_maxima   maxima;    /* columns is 0 if nothing is decoded; then so is all up to cross_pages but pinned */
-    size_t      lanes;     /* sequences that are decoded together */
-    size_t      sequences; /* of one request */
-    size_t      choices;   /* answers that a request may bring, at least 1: what is forced is one */
-    size_t      searches;  /* beam searches at once, of `beams` beams each */
-    size_t      beams;
-    bool        processed; /* tokens may be chosen from something else than the logits */
-    bool        stops;     /* there may be stop strings */
-    size_t      encoded;   /* prompts that are encoded at a time */
-    size_t      requests;  /* held: in lanes, encoded, waiting */
-    nw_pass     pinned;    /* the pass that repeats, whose tiles may stay: DECODE; ENCODE if nothing is decoded */
-    uint32_t    self_rows, cross_rows;   /* of a page of K and V */
-    size_t      self_pages, cross_pages; /* in all */
-    nw_kv_shape kv_stream; /* of the encoder's K and V, if they are not in memory: there are no cross_pages then */
-    size_t      inputs;    /* of one encoder pass */
-    uint32_t    slot_count;
-    size_t      slot_bytes;   /* the largest aligned read of any tile */
-    size_t      row_bytes;    /* the aligned read of one embedding row */
-    size_t      region_bytes; /* pins and encoder scratch */
-    size_t      align;        /* of buffers that are read into */
-    nw_pinning  pinning;      /* the form of pins */
-    uint32_t    io_depth;     /* reads in flight at most */
+    nw_maxima        maxima;    /* columns is 0 if nothing is decoded; then so is all up to cross_pages but pinned */
+    size_t           lanes;     /* sequences that are decoded together */
+    size_t           sequences; /* of one request */
+    size_t           choices;   /* answers that a request may bring, at least 1: what is forced is one */
+    size_t           searches;  /* beam searches at once, of `beams` beams each */
+    size_t           beams;
+    bool             processed; /* tokens may be chosen from something else than the logits */
+    bool             stops;     /* there may be stop strings */
+    size_t           encoded;   /* prompts that are encoded at a time */
+    size_t           requests;  /* held: in lanes, encoded, waiting */
+    bool             drafted;   /* a draft model guesses */
+    nw_pass          pinned;    /* the pass that repeats, whose tiles may stay: DECODE; ENCODE if nothing is decoded */
+    uint32_t         self_rows, cross_rows;   /* of a page of K and V */
+    size_t           self_pages, cross_pages; /* in all */
+    nw_kv_shape      kv_stream; /* of the encoder's K and V, if they are not in memory: there are no cross_pages then */
+    size_t           inputs;    /* of one encoder pass */
+    uint32_t         slot_count;
+    size_t           slot_bytes;   /* the largest aligned read of any tile */
+    size_t           row_bytes;    /* the aligned read of one embedding row */
+    size_t           region_bytes; /* pins and encoder scratch */
+    size_t           align;        /* of buffers that are read into */
+    nw_pinning       pinning;      /* the form of pins */
+    uint32_t         io_depth;     /* reads in flight at most */
     nw_trace_options trace;
 } nw_shape;
 
@@ -78,6 +79,18 @@ typedef struct {
 } nw_pin;
 #define NW_NOT_PINNED UINT64_MAX
 
+/* What a draft model is asked for one lane (draft_model.h). */
+typedef struct {
+    size_t          lane;
+    const uint32_t *input; /* [input_count] */
+    size_t          input_count;
+    const uint32_t *ids; /* [1 + count] the start token and what was chosen */
+    size_t          count;
+    size_t          want;  /* tokens, at most NW_DRAFT_MAX */
+    uint32_t       *draft; /* [want] */
+    size_t          got;   /* written: want, or fewer if they end with an end token */
+} nw_draft_ask;
+
 typedef struct {
     nw_forward       forward; /* its buffers; the rest is set by the session */
     float           *logits;  /* [columns, vocab_size] */
@@ -90,6 +103,7 @@ typedef struct {
     float          **cross_tables; /* [requests, pages for an input] */
     size_t           self_table_len, cross_table_len;
     uint32_t        *request_ids;            /* [requests, nw_request_ids]: inputs, and what is given of answers */
+    nw_draft_ask    *asks;                   /* [lanes], with a draft model */
     size_t          *choice_lens;            /* [requests, choices] */
     nw_encode_input *encode_inputs;          /* [inputs] */
     nw_cross       **crosses;                /* [inputs] of the same prompts */

@@ -7,6 +7,7 @@
 #include "plan.h"
 
 #include "declared.h"
+#include "draft_model.h"
 #include "system.h"
 #include "window.h"
 
@@ -139,6 +140,7 @@ static void shape_lanes(const nw_session_options *o, nw_shape *s)
     s->self_rows = page_rows(x->output_tokens, NW_PAGE_ROWS);
     s->self_pages = s->lanes * pages_of(x->output_tokens, s->self_rows);
     s->encoded = encoded;
+    s->drafted = o->draft != NULL;
     s->cross_rows = page_rows(x->input_tokens, encoded > 1 ? CROSS_ROWS_SHARED : NW_PAGE_ROWS);
     s->cross_pages = encoded * pages_of(x->input_tokens, s->cross_rows);
     if (o->max_encoded_tokens != 0) /* each input's last page may be all but empty */
@@ -206,6 +208,7 @@ static uint64_t claim(const nw_model *m, const nw_session_options *o, const nw_t
     p->part.process = NW_DECLARED_PROCESS + unforeseen;
     p->part.threads = b->threads * NW_DECLARED_THREAD;
     p->part.io = nw_io_declared_bytes(&b->io);
+    p->part.draft = o->draft != NULL ? nw_draft_bytes(o->draft) : 0;
     p->part.tokenizer = cost->pieces + (o->keep_tokenizer ? cost->peak : 0);
     p->part.index = m->memory.tag_live[NW_TAG_INDEX] + parts.index_bytes;
     p->part.vectors = parts.vector_bytes;
@@ -216,8 +219,8 @@ static uint64_t claim(const nw_model *m, const nw_session_options *o, const nw_t
     p->part.window = parts.window_bytes;
     p->part.pins = a.used - parts.index_bytes - parts.vector_bytes - parts.self_bytes - parts.cross_bytes -
                    parts.activation_bytes - parts.window_bytes;
-    return p->part.process + p->part.threads + p->part.io + p->part.tokenizer + m->memory.tag_live[NW_TAG_INDEX] +
-           a.used;
+    return p->part.process + p->part.threads + p->part.io + p->part.tokenizer + p->part.draft +
+           m->memory.tag_live[NW_TAG_INDEX] + a.used;
 }
 
 /* The smallest budget whose reserve leaves `needed`. */

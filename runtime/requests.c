@@ -86,7 +86,7 @@ static nw_code check_settings(const nw_session *s, const nw_generation_settings 
     const nw_shape *shape = &s->blueprint.shape;
     nw_processors   p = {.settings = g, .prompt_count = 1, .max_length = 1 + shape->maxima.output_tokens};
     size_t          width = g->do_sample ? g->num_return_sequences : g->num_beams;
-    nw_code         rc = nw_generation_check(g, g->given, s->model->config.vocab_size, err);
+    nw_code         rc = nw_generation_check(g, 0, s->model->config.vocab_size, err);
     if (rc != NW_OK)
         return rc;
     if (g->eos_token_id.count == 0 || g->decoder_start_token_id == NW_ID_NONE)
@@ -320,6 +320,9 @@ void nw_session_list_crosses(nw_session *s)
 
 static nw_code decode(nw_session *s, nw_error *err)
 {
+    nw_code rc = nw_lanes_guess(s, err);
+    if (rc != NW_OK)
+        return rc;
     size_t n = nw_lanes_lay(s), vocab = s->model->config.vocab_size;
     bool   first = any_first(s);
     if (n == 0)
@@ -327,7 +330,7 @@ static nw_code decode(nw_session *s, nw_error *err)
     double start = nw_system_seconds();
     nw_session_list_crosses(s);
     nw_session_begin(s, NW_PASS_DECODE, after_decode(s));
-    nw_code rc = nw_forward_decode(&s->parts.forward, s->parts.columns, n, s->parts.logits, err);
+    rc = nw_forward_decode(&s->parts.forward, s->parts.columns, n, s->parts.logits, err);
     if (rc == NW_OK)
         rc = nw_window_finish(&s->window, err);
     if (rc != NW_OK)

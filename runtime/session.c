@@ -5,6 +5,7 @@
 #include "session_state.h"
 
 #include "declared.h"
+#include "draft_model.h"
 #include "system.h"
 
 #include <math.h>
@@ -236,6 +237,11 @@ void nw_session_stats(const nw_session *s, nw_stats *ret)
     ret->peak_rss_bytes = nw_process_peak();
     ret->accounted_bytes = s->memory.peak + s->model->memory.peak;
     ret->bytes_read = s->model->open_bytes + s->model->tokenizer_bytes + s->vector_bytes_read + s->window.bytes_read;
+    if (s->draft != NULL) {
+        nw_stats draft;
+        nw_session_stats(s->draft->session, &draft);
+        ret->bytes_read += draft.bytes_read;
+    }
     ret->kv_bytes_read = s->window.kv_bytes_read;
     ret->kv_bytes_written = s->parts.kv_stream.written_bytes;
     ret->embedding_rows_read = s->window.rows_read;

@@ -3,6 +3,7 @@
 #define _DEFAULT_SOURCE
 #include "copying.h"
 #include "declared.h"
+#include "draft_model.h"
 #include "session_state.h"
 #include "system.h"
 
@@ -36,6 +37,7 @@ static uint64_t measure_unforeseen(const nw_session *s, const nw_session_options
     const nw_plan *p = &s->blueprint.plan;
     uint64_t known = p->part.process + s->blueprint.threads * NW_DECLARED_THREAD + p->part.io + s->model->memory.live +
                      s->memory.tag_live[NW_TAG_SESSION];
+    known += o->draft != NULL ? p->part.draft : 0;
     if (o->keep_tokenizer)
         known += p->part.tokenizer;
     uint64_t resident = nw_process_resident();
@@ -147,6 +149,39 @@ static nw_code read_vectors(nw_session *s, nw_error *err)
     return rc;
 }
 
+/* The shadow lanes of a draft model. */
+static nw_code open_draft(nw_session *s, const nw_session_options *o, nw_error *err)
+{
+    if (o->draft == NULL || s->lane_count == 0)
+        return NW_OK;
+    nw_code rc = nw_draft_check(o->draft, s->model, &s->blueprint.shape, err);
+    if (rc != NW_OK)
+        return rc;
+    nw_draft_model *d = nw_memory_alloc(&s->memory, NW_TAG_SESSION, 1, sizeof *d);
+    s->draft = d;
+    if (d == NULL)
+        return nw_memory_fail(&s->memory, err, sizeof *d, "draft");
+    d->session = o->draft;
+    d->lane_count = s->lane_count;
+    d->lanes = nw_memory_alloc(&s->memory, NW_TAG_SESSION, d->lane_count, sizeof *d->lanes);
+    d->end = nw_memory_alloc(&s->memory, NW_TAG_SESSION, d->lane_count, sizeof *d->end);
+    if (d->lanes == NULL || d->end == NULL)
+        return nw_memory_fail(&s->memory, err, d->lane_count * sizeof *d->lanes, "draft");
+    return NW_OK;
+}
+
+static void close_draft(nw_session *s)
+{
+    nw_draft_model *d = s->draft;
+    if (d == NULL)
+        return;
+    for (size_t i = 0; i < d->lane_count && d->lanes != NULL; i++)
+        nw_draft_end(d, i);
+    nw_memory_free(&s->memory, NW_TAG_SESSION, d->lanes, d->lane_count, sizeof *d->lanes);
+    nw_memory_free(&s->memory, NW_TAG_SESSION, d->end, d->lane_count, sizeof *d->end);
+    nw_memory_free(&s->memory, NW_TAG_SESSION, d, 1, sizeof *d);
+}
+
 /* The file for K and V that do not fit in memory. */
 static nw_code open_scratch(nw_session *s, const nw_session_options *o, nw_error *err)
 {
@@ -199,6 +234,8 @@ static nw_code open_parts(nw_session *s, const nw_session_options *o, nw_error *
     if (rc == NW_OK)
         rc = open_requests(s, err);
     if (rc == NW_OK)
+        rc = open_draft(s, o, err);
+    if (rc == NW_OK)
         rc = map_arena(s, err);
     s->parts.restore.verify_off = o->verify_off;
     if (rc == NW_OK)
@@ -243,6 +280,7 @@ nw_session *nw_session_close(nw_session *s)
     if (s->arena != NULL)
         nw_file_close(&s->parts.kv_stream.file);
     s->workers = nw_workers_close(s->workers);
+    close_draft(s);
     nw_memory_unmap(&s->memory, NW_TAG_ARENA, s->arena, s->arena_bytes);
     nw_memory_free(&s->memory, NW_TAG_SESSION, s->lanes, s->lane_count, sizeof *s->lanes);
     nw_memory_free(&s->memory, NW_TAG_SESSION, s->requests, s->request_count, sizeof *s->requests);

@@ -44,13 +44,15 @@ typedef struct {
     size_t          column, columns;  /* it has in the pass under way: the first, how many */
 
     /* Guessing. */
-    uint32_t         draft[NW_DRAFT_MAX];
-    size_t           match; /* ids that the draft was found by; 0: there is none */
-    nw_draft_control control;
+    uint32_t draft[NW_DRAFT_MAX];
+    size_t   match;   /* ids that the draft was found by; 0: there is none; by a model: 1 */
+    size_t   drafted; /* tokens in draft, of a model */
 
     nw_text  text;
     nw_stop *stop; /* NULL: no stop strings */
 } lane;
+
+typedef struct nw_draft_model nw_draft_model;
 
 struct nw_session {
     nw_model         *model;
@@ -67,8 +69,10 @@ struct nw_session {
 
     request               *requests; /* [request_count] */
     size_t                 request_count;
-    lane                  *lanes;  /* [lane_count] */
-    nw_generation_settings greedy; /* of requests without settings: the session's */
+    lane                  *lanes;   /* [lane_count] */
+    nw_draft_model        *draft;   /* NULL: guesses come from prompt lookup */
+    nw_draft_control       guesses; /* how often they were right, of all lanes: requests of a session are much alike */
+    nw_generation_settings greedy;  /* of requests without settings: the session's */
     size_t                 lane_count;
     uint64_t               last_id;
 

@@ -71,7 +71,8 @@ NW_API uint64_t nw_process_peak(void);
 
 /* ---- model ------------------------------------------------------------------------------------------------------- */
 
-typedef struct nw_model nw_model;
+typedef struct nw_model   nw_model;
+typedef struct nw_session nw_session; /* below */
 
 /* For the project's own tests: fault points and the fake device (runtime/hooks.h). NULL elsewhere. */
 typedef struct nw_hooks nw_hooks;
@@ -344,6 +345,10 @@ typedef struct {
     /* What requests will ask for at most: its beams, samples, processors and stop strings are what memory is made for.
      * A request may have other settings that need no more. Not used after opening; NULL: greedy search, no more. */
     const nw_generation_settings *generation;
+    /* A session of a small model of the same vocabulary, with as many lanes and tokens, that guesses what comes next
+     * (prompt lookup does otherwise): its memory counts in the budget. Not closed, and not to be used otherwise, before
+     * this session is closed. Never changes a bit of the output; pays with max_columns above max_lanes. NULL: none. */
+    nw_session  *draft;
     bool         encode_only;       /* nw_session_encode is all that will be called: nothing for decoding takes memory,
                                      * the two maxima above are of no effect, and the encoder's tiles are what stays
                                      * resident; always so for a model without a decoder */
@@ -377,6 +382,7 @@ typedef struct {
         uint64_t process;   /* program and libraries (declared) */
         uint64_t threads;   /* stacks (declared) */
         uint64_t io;        /* rings, I/O threads (declared) */
+        uint64_t draft;     /* the session of a draft model */
         uint64_t tokenizer; /* piece table, and the tokenizer if it is kept */
         uint64_t index;     /* tensors, tiles, schedules; of a session that traces, its events */
         uint64_t vectors;   /* norms and bias tables */
@@ -437,8 +443,6 @@ NW_API NW_MUST_USE nw_code nw_plan_blocks(nw_model *model, const nw_session_opti
                                           size_t cap, size_t *ret_count, nw_error *err);
 
 /* ---- session ----------------------------------------------------------------------------------------------------- */
-
-typedef struct nw_session nw_session;
 
 /* Opens a session: threads, reader, arena. Closes the model's tokenizer first unless keep_tokenizer is set.
  * Errors  NW_E_BUDGET with bytes_needed; NW_E_ARG; NW_E_MEMORY; NW_E_IO, also when a file of the model was changed,

@@ -224,11 +224,45 @@ static void test_kernels(void **state)
     nw_model_close(model);
 }
 
+/* The bundled model guesses for the grown one, which computes the same: the same tokens, at least four of them a pass. */
+static void test_drafted(void **state)
+{
+    (void)state;
+    nw_error           err = {0};
+    nw_model          *small = open_model(NW_TEST_DATA "/numbers-t5"), *model = open_model(t.grown.text);
+    nw_session        *draft = NULL, *session = NULL;
+    nw_session_options o = {.budget_bytes = (uint64_t)1 << 30,
+                            .max_input_tokens = 64,
+                            .max_output_tokens = STEPS_MAX,
+                            .max_columns = 16,
+                            .force = true};
+    golden_need(nw_session_open(small, &o, &draft, &err) == NW_OK, "draft", &err);
+    o.draft = draft;
+    golden_need(nw_session_open(model, &o, &session, &err) == NW_OK, "session", &err);
+    nw_stats before, after;
+    size_t   tokens = t.tokens_compared;
+    ask(session, compare, PROMPTS_MAX); /* the guesses of one prompt tell how good those for the next will be */
+    nw_session_stats(session, &before);
+    ask(session, compare, PROMPTS_MAX);
+    nw_session_stats(session, &after);
+    tokens = (size_t)(after.tokens - before.tokens);
+    double rate = (double)tokens / (double)(after.passes - before.passes);
+    print_message("a small model's guesses: %zu tokens, %.2f a pass, %llu of %llu right\n", tokens, rate,
+                  (unsigned long long)(after.accepted - before.accepted),
+                  (unsigned long long)(after.drafted - before.drafted));
+    assert_true(rate >= 4);
+    nw_session_close(session);
+    nw_session_close(draft);
+    nw_model_close(model);
+    nw_model_close(small);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_budgets),
         cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_drafted),
     };
     return cmocka_run_group_tests(tests, start, end);
 }

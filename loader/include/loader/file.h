@@ -25,8 +25,8 @@ NW_MUST_USE nw_code nw_file_open(const char *path, nw_file *ret_file, nw_error *
 void nw_file_close(nw_file *file); /* takes a closed one; sets fd to -1 */
 
 /* A file of our own without a name, for what does not fit in memory: `bytes` long, read and written like the others,
- * gone when it is closed. In `dir`, or if that is NULL in the first of $TMPDIR, /var/tmp and the current directory that is
- * on a disk, not in memory, and has the room.
+ * gone when it is closed. In `dir`, or if that is NULL in the first of $TMPDIR, /var/tmp and the current directory that
+ * is on a disk, not in memory, and has the room.
  * ret_dir  where it is.
  * Errors   NW_E_IO, naming the last directory that would not do, and why. */
 NW_MUST_USE nw_code nw_file_scratch(const char *dir, uint64_t bytes, nw_file *ret_file, char ret_dir[256],
