@@ -35,6 +35,13 @@ static const char *const cases[] = {"t5-v1.0-tied",
                                     "bin",
                                     "bin-shards-f16"};
 
+/* Sanitizers look for other mistakes than wrong numbers: some of the cases have all the code. */
+#ifdef NW_SANITIZED
+enum { CASE_STEP = 5 };
+#else
+enum { CASE_STEP = 1 };
+#endif
+
 static unsigned failures, checks;
 static double   worst, worst_warped;
 
@@ -239,7 +246,7 @@ int main(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
         test_case(argv[i]);
-    for (size_t i = 0; argc == 1 && i < sizeof cases / sizeof *cases; i++)
+    for (size_t i = 0; argc == 1 && i < sizeof cases / sizeof *cases; i += CASE_STEP)
         test_case(cases[i]);
     printf(
         "%u checks, %u failed; largest difference %.2g (allowed %.2g), of warped probabilities %.2g (allowed %.2g)\n",
