@@ -1,9 +1,9 @@
 /* Beam search. A step takes the beams' rows one after the other into a list of the best candidates, so no more than one
  * row is held besides the caller's; then the candidates are divided into those that end and those that run on.
  *
- * The reference works on tensors of fixed shape, with -1e9 in the place of what is not there yet and f32 sums; where that
- * shows (the first step's other beams, a step that leaves hardly any candidate) the same numbers are used here. Its topk
- * leaves the order of equal scores open; here the earlier beam and the lower id come first. */
+ * The reference works on tensors of fixed shape, with -1e9 in the place of what is not there yet and f32 sums; where
+ * that shows (the first step's other beams, a step that leaves hardly any candidate) the same numbers are used here.
+ * Its topk leaves the order of equal scores open; here the earlier beam and the lower id come first. */
 #include "model/beam.h"
 
 #include <math.h>
@@ -13,8 +13,8 @@
 
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
-/* e^x in double, plain operations only. x = n ln 2 + r, |r| <= ln 2 / 2; Taylor's series to r^13 / 13! (the rest is below
- * 2^-53); ln 2 in two parts as in natural_log.c. Its results are rounded to f32. */
+/* e^x in double, plain operations only. x = n ln 2 + r, |r| <= ln 2 / 2; Taylor's series to r^13 / 13! (the rest is
+ * below 2^-53); ln 2 in two parts as in natural_log.c. Its results are rounded to f32. */
 static double exponential(double x)
 {
     if (x > 700 || x < -700)
@@ -187,7 +187,7 @@ static bool ends(nw_beam *b, const nw_beam_candidate *c)
 static void keep(nw_beam *b, const nw_beam_candidate *c)
 {
     const nw_processors *p = b->processors;
-    float score = score_per_length(c->score, b->count + 1 - p->prompt_count, p->settings->length_penalty);
+    float  score = score_per_length(c->score, b->count + 1 - p->prompt_count, p->settings->length_penalty);
     size_t at = b->num_beams - 1;
     if (!(score > b->ended[at].score))
         return;
@@ -203,9 +203,9 @@ static bool can_improve(const nw_beam *b)
 {
     const nw_processors          *p = b->processors;
     const nw_generation_settings *s = p->settings;
-    bool   at_longest = s->early_stopping == NW_EARLY_NEVER && s->length_penalty > 0;
-    size_t length = (at_longest ? p->max_length : b->count) - p->prompt_count;
-    float  best = score_per_length(b->running[0], length, s->length_penalty);
+    bool                          at_longest = s->early_stopping == NW_EARLY_NEVER && s->length_penalty > 0;
+    size_t                        length = (at_longest ? p->max_length : b->count) - p->prompt_count;
+    float                         best = score_per_length(b->running[0], length, s->length_penalty);
     /* Best first, so if one is missing it is the last, with -1e9, and that is what the reference compares with. */
     return best > b->ended[b->num_beams - 1].score;
 }
@@ -227,8 +227,8 @@ static size_t end_candidates(nw_beam *b)
     return going;
 }
 
-/* The best candidates run on, best first, equal ones in their order. Where a stop string leaves fewer than num_beams, those
- * that have ended fill the places, as good as nothing, as in the reference. */
+/* The best candidates run on, best first, equal ones in their order. Where a stop string leaves fewer than num_beams,
+ * those that have ended fill the places, as good as nothing, as in the reference. */
 static void choose_running(nw_beam *b)
 {
     bool     first = is_first(b);

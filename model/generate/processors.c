@@ -1,5 +1,5 @@
-/* Logits processors, each a function over one row, in the order of the header. None looks at more than the ids so far and
- * the row, so a row can be processed at any time and any number of rows at once. */
+/* Logits processors, each a function over one row, in the order of the header. None looks at more than the ids so far
+ * and the row, so a row can be processed at any time and any number of rows at once. */
 #include "model/processors.h"
 
 #include <math.h>
@@ -58,7 +58,8 @@ static void forbid_words(float *row, size_t vocab, const uint32_t *ids, size_t c
         size_t len = words->lens[i];
         if (len == 1 && is_one_of(&s->eos_token_id, word[0]))
             continue;
-        bool applies = len == 1 || (len <= count && memcmp(ids + count - (len - 1), word, (len - 1) * sizeof *ids) == 0);
+        bool applies =
+            len == 1 || (len <= count && memcmp(ids + count - (len - 1), word, (len - 1) * sizeof *ids) == 0);
         if (applies)
             forbid(row, vocab, word[len - 1]);
     }
@@ -86,7 +87,7 @@ static size_t shortest(const nw_processors *p)
 bool nw_processors_active(const nw_processors *p)
 {
     const nw_generation_settings *s = p->settings;
-    bool repeats = s->repetition_penalty != 1.0 || s->no_repeat_ngram_size > 0;
+    bool                          repeats = s->repetition_penalty != 1.0 || s->no_repeat_ngram_size > 0;
     bool lists = s->bad_words_ids.count > 0 || s->suppress_tokens.count > 0 || s->begin_suppress_tokens.count > 0;
     bool forces = s->forced_bos_token_id != NW_ID_NONE || s->forced_eos_token_id.count > 0;
     return repeats || lists || forces || shortest(p) > p->prompt_count;

@@ -1,6 +1,6 @@
-/* From scores to a draw. Sorting a vocabulary of 250,000 for each token would cost more than some models' whole head, so
- * nothing is sorted that need not be: top_k is a heap of k values, top_p takes from a heap over all ids as many as the
- * probability asks for. Both give what the reference's sort gives, equal scores included. */
+/* From scores to a draw. Sorting a vocabulary of 250,000 for each token would cost more than some models' whole head,
+ * so nothing is sorted that need not be: top_k is a heap of k values, top_p takes from a heap over all ids as many as
+ * the probability asks for. Both give what the reference's sort gives, equal scores included. */
 #include "model/sampling.h"
 
 #include <math.h>

@@ -21,7 +21,7 @@ typedef struct {
     nw_session     *session;
     const uint32_t *input;
     size_t          input_count, vocab, length_max; /* new tokens */
-    logits_node     root; /* the start token alone */
+    logits_node     root;                           /* the start token alone */
     size_t          requests;
 } logits_tree;
 

@@ -29,8 +29,8 @@
 
 /* What memory is made for. */
 typedef struct {
-    size_t beams;   /* num_beams, at most NW_BEAMS_MAX */
-    size_t length;  /* ids of a sequence, prompt included */
+    size_t beams;  /* num_beams, at most NW_BEAMS_MAX */
+    size_t length; /* ids of a sequence, prompt included */
     size_t vocab;
 } nw_beam_maxima;
 
@@ -44,15 +44,15 @@ typedef struct {
 typedef bool (*nw_beam_stops)(void *user, const uint32_t *ids, size_t count);
 
 typedef struct {
-    float    score; /* sum of (processed) log-probabilities */
+    float    score;   /* sum of (processed) log-probabilities */
     float    logprob; /* of the last id, by the raw logits */
     uint32_t beam, token;
 } nw_beam_candidate;
 
 typedef struct {
-    float    score;  /* divided by its length's power; -1e9: none yet */
-    uint32_t slot;   /* of ids and logprobs */
-    uint32_t count;  /* ids, prompt included; 0: none yet */
+    float    score; /* divided by its length's power; -1e9: none yet */
+    uint32_t slot;  /* of ids and logprobs */
+    uint32_t count; /* ids, prompt included; 0: none yet */
 } nw_beam_hypothesis;
 
 /* Sequences of ids with what each id was worth. */
@@ -66,9 +66,9 @@ typedef struct {
     nw_beam_stops  stops;  /* NULL: nothing but end tokens and the length; may be set after nw_beam_start */
     void          *user;
 
-    const nw_processors *processors; /* borrowed */
-    size_t               num_beams, count; /* ids of each running beam */
-    size_t               rows;             /* beams whose logits this step has seen */
+    const nw_processors *processors;            /* borrowed */
+    size_t               num_beams, count;      /* ids of each running beam */
+    size_t               rows;                  /* beams whose logits this step has seen */
     float                running[NW_BEAMS_MAX]; /* scores */
     nw_beam_next         next[NW_BEAMS_MAX];    /* [num_beams], of the last step */
     nw_beam_hypothesis   ended[NW_BEAMS_MAX];   /* best first */

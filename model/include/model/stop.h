@@ -13,12 +13,12 @@
 /* Copyable; some 10 KiB. */
 typedef struct {
     nw_stop_strings strings;
-    uint16_t fail[NW_STOP_STRINGS_MAX][NW_STOP_BYTES_MAX]; /* longest border of each prefix */
-    uint16_t matched[NW_STOP_STRINGS_MAX]; /* bytes of each string that the text ends with */
-    uint16_t held;    /* bytes not shown yet: the most of `matched`, so the beginning of that string */
-    uint16_t held_by; /* the string that has them */
-    bool     stopped;
-    uint16_t which;   /* the string that was found */
+    uint16_t        fail[NW_STOP_STRINGS_MAX][NW_STOP_BYTES_MAX]; /* longest border of each prefix */
+    uint16_t        matched[NW_STOP_STRINGS_MAX];                 /* bytes of each string that the text ends with */
+    uint16_t        held;    /* bytes not shown yet: the most of `matched`, so the beginning of that string */
+    uint16_t        held_by; /* the string that has them */
+    bool            stopped;
+    uint16_t        which; /* the string that was found */
 } nw_stop;
 
 /* strings  copied; none of them empty; may be none. */

@@ -23,10 +23,10 @@ static size_t ids_of(const char *text, uint32_t *ids)
 
 static void check_lookup(const char *input, const char *written, size_t max, const char *want, size_t want_match)
 {
-    uint32_t      input_ids[64], written_ids[64], draft[64], want_ids[64];
+    uint32_t       input_ids[64], written_ids[64], draft[64], want_ids[64];
     const uint32_t end = '$';
-    nw_draft_text t = {.input = input_ids, .written = written_ids, .eos_ids = &end, .eos_count = 1};
-    size_t        match = 99;
+    nw_draft_text  t = {.input = input_ids, .written = written_ids, .eos_ids = &end, .eos_count = 1};
+    size_t         match = 99;
     t.input_count = ids_of(input, input_ids);
     t.written_count = ids_of(written, written_ids);
     size_t count = nw_draft_lookup(&t, max, draft, &match);
@@ -41,14 +41,14 @@ static void test_lookup(void **state)
     check_lookup("12345678$", "", 4, "", 0);
     check_lookup("12345678$", "9", 4, "", 0);
     check_lookup("12345678$", "23", 4, "4567", 2);
-    check_lookup("12345678$", "923456", 4, "78$", 4);  /* longer matches count as 4; the end token is the last */
+    check_lookup("12345678$", "923456", 4, "78$", 4); /* longer matches count as 4; the end token is the last */
     check_lookup("12345678$", "78", 4, "$", 2);
-    check_lookup("1234", "34", 4, "", 0);              /* nothing follows it */
-    check_lookup("a1b1c$", "1", 1, "b", 1);            /* the first of the input */
-    check_lookup("", "a1b1c1", 2, "c1", 1);            /* the latest of what is written */
-    check_lookup("12x", "12y12", 2, "y1", 2);          /* what is written goes first */
-    check_lookup("012x", "12y012", 2, "x", 3);         /* unless the input has the longer match */
-    check_lookup("", "ababab", 5, "ababa", 4);         /* a period goes on */
+    check_lookup("1234", "34", 4, "", 0);      /* nothing follows it */
+    check_lookup("a1b1c$", "1", 1, "b", 1);    /* the first of the input */
+    check_lookup("", "a1b1c1", 2, "c1", 1);    /* the latest of what is written */
+    check_lookup("12x", "12y12", 2, "y1", 2);  /* what is written goes first */
+    check_lookup("012x", "12y012", 2, "x", 3); /* unless the input has the longer match */
+    check_lookup("", "ababab", 5, "ababa", 4); /* a period goes on */
     check_lookup("", "aaaa", 3, "aaa", 3);
     check_lookup("", "xx", 0, "", 1);
 }

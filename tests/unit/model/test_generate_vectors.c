@@ -100,11 +100,11 @@ static void check_hypothesis(const cJSON *j, const nw_beam *b, size_t index, siz
 
 static void test_beams(const cJSON *j, const hash_model *m, const nw_processors *p, size_t line)
 {
-    nw_beam                    b = {.maxima = {.beams = NW_BEAMS_MAX, .length = LENGTH_MAX, .vocab = m->vocab}};
+    nw_beam                           b = {.maxima = {.beams = NW_BEAMS_MAX, .length = LENGTH_MAX, .vocab = m->vocab}};
     static _Alignas(64) unsigned char memory[1 << 20];
-    nw_arena                   place = nw_arena_over(memory, sizeof memory);
-    uint32_t                   start = 0;
-    float                      row[VOCAB_MAX];
+    nw_arena                          place = nw_arena_over(memory, sizeof memory);
+    uint32_t                          start = 0;
+    float                             row[VOCAB_MAX];
     nw_beam_layout(&b, &place);
     NW_CHECK(!place.failed);
     nw_beam_start(&b, p, &start);

@@ -50,7 +50,8 @@ static void test_every_key(void **state)
     (void)state;
     nw_generation_settings s = parsed(
         "{\"do_sample\": false, \"num_beams\": 4, \"num_return_sequences\": 2, \"early_stopping\": \"never\","
-        "\"length_penalty\": -0.5, \"max_length\": 200, \"max_new_tokens\": 30, \"min_length\": 5, \"min_new_tokens\": 3,"
+        "\"length_penalty\": -0.5, \"max_length\": 200, \"max_new_tokens\": 30, \"min_length\": 5, \"min_new_tokens\": "
+        "3,"
         "\"temperature\": 0.7, \"top_k\": 40, \"top_p\": 0.9, \"min_p\": 0.05, \"repetition_penalty\": 1.2,"
         "\"no_repeat_ngram_size\": 3, \"bad_words_ids\": [[5], [6, 7]], \"suppress_tokens\": [8, 9],"
         "\"begin_suppress_tokens\": [10], \"forced_bos_token_id\": 11, \"forced_eos_token_id\": 1,"
@@ -79,7 +80,10 @@ static void test_every_key(void **state)
     assert_int_equal(s.decoder_start_token_id, 3);
     assert_int_equal(s.stop_strings.count, 2);
     assert_int_equal(s.stop_strings.lens[1], 3);
-    assert_memory_equal(s.stop_strings.text[1], "\xc3\xa4""b", 3);
+    assert_memory_equal(s.stop_strings.text[1],
+                        "\xc3\xa4"
+                        "b",
+                        3);
     assert_int_equal(s.prefix_len, 0);
     assert_null(s.not_followed);
     assert_int_equal(nw_generation_check(&s, 0, 100, &err), NW_OK);
@@ -167,13 +171,15 @@ static void test_too_many(void **state)
         const char *key, *item;
         size_t      most;
     } cases[] = {
-        {"eos_token_id", "1", NW_EOS_MAX},          {"suppress_tokens", "1", NW_ID_LIST_MAX},
-        {"bad_words_ids", "[1]", NW_BAD_WORDS_MAX}, {"stop_strings", "\"a\"", NW_STOP_STRINGS_MAX},
+        {"eos_token_id", "1", NW_EOS_MAX},
+        {"suppress_tokens", "1", NW_ID_LIST_MAX},
+        {"bad_words_ids", "[1]", NW_BAD_WORDS_MAX},
+        {"stop_strings", "\"a\"", NW_STOP_STRINGS_MAX},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         for (size_t more = 0; more < 2; more++) {
-            static char            json[8192];
-            size_t                 used = (size_t)snprintf(json, sizeof json, "{\"%s\": [%s", cases[i].key, cases[i].item);
+            static char json[8192];
+            size_t      used = (size_t)snprintf(json, sizeof json, "{\"%s\": [%s", cases[i].key, cases[i].item);
             nw_generation_settings s;
             for (size_t n = 1; n < cases[i].most + more; n++)
                 used += (size_t)snprintf(json + used, sizeof json - used, ",%s", cases[i].item);
@@ -205,7 +211,8 @@ static void test_tasks(void **state)
     assert_int_equal(s.prefix_len, 11);
     assert_memory_equal(s.prefix, "summarize: ", 11);
     assert_int_equal(
-        nw_generation_parse_task(&mem, "config.json", tasks, sizeof tasks - 1, "translation_en_to_de", &s, &err), NW_OK);
+        nw_generation_parse_task(&mem, "config.json", tasks, sizeof tasks - 1, "translation_en_to_de", &s, &err),
+        NW_OK);
     assert_int_equal(s.given, GIVEN(PREFIX));
     assert_int_equal(nw_generation_parse_task(&mem, "config.json", tasks, sizeof tasks - 1, "other", &s, &err),
                      NW_E_ARG);
@@ -332,12 +339,18 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),       cmocka_unit_test(test_every_key),
-        cmocka_unit_test(test_null),           cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_not_followed),   cmocka_unit_test(test_wrong_types),
-        cmocka_unit_test(test_too_many),       cmocka_unit_test(test_tasks),
-        cmocka_unit_test(test_merge),          cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_refused_of_callers), cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_every_key),
+        cmocka_unit_test(test_null),
+        cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_not_followed),
+        cmocka_unit_test(test_wrong_types),
+        cmocka_unit_test(test_too_many),
+        cmocka_unit_test(test_tasks),
+        cmocka_unit_test(test_merge),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused_of_callers),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

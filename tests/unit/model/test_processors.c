@@ -1,4 +1,5 @@
-/* Each processor by itself, and their order where it shows. test_generate_vectors has them all against the reference. */
+/* Each processor by itself, and their order where it shows. test_generate_vectors has them all against the reference.
+ */
 #include "model/processors.h"
 
 #include <math.h>
@@ -83,9 +84,9 @@ static void test_bad_words(void **state)
     (void)state;
     nw_generation_settings s = settings();
     s.bad_words_ids = (nw_bad_words){.count = 4, .lens = {1, 2, 3, 1}, .id_count = 7, .ids = {7, 2, 3, 4, 2, 5, 1}};
-    check_forbidden(&s, IDS(0), ".......x");           /* [1], the end token, may come */
+    check_forbidden(&s, IDS(0), ".......x"); /* [1], the end token, may come */
     check_forbidden(&s, IDS(0, 2), "...x...x");
-    check_forbidden(&s, IDS(4, 2), "...x...x");        /* [4, 2, 5]: as in the reference not with two ids before it */
+    check_forbidden(&s, IDS(4, 2), "...x...x"); /* [4, 2, 5]: as in the reference not with two ids before it */
     check_forbidden(&s, IDS(0, 4, 2), "...x.x.x");
     check_forbidden(&s, IDS(0, 4, 3), ".......x");
 }
@@ -151,12 +152,8 @@ static void test_forced(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing),
-        cmocka_unit_test(test_repetition),
-        cmocka_unit_test(test_ngrams),
-        cmocka_unit_test(test_bad_words),
-        cmocka_unit_test(test_minimum),
-        cmocka_unit_test(test_suppressed),
+        cmocka_unit_test(test_nothing),   cmocka_unit_test(test_repetition), cmocka_unit_test(test_ngrams),
+        cmocka_unit_test(test_bad_words), cmocka_unit_test(test_minimum),    cmocka_unit_test(test_suppressed),
         cmocka_unit_test(test_forced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -130,11 +130,11 @@ static void draw_row(float *row, size_t n, unsigned levels)
 static void test_warp_as_sorted(void **state)
 {
     (void)state;
-    static float    row[VOCAB_MAX], want[VOCAB_MAX], values[VOCAB_MAX];
-    static uint32_t order[VOCAB_MAX];
+    static float          row[VOCAB_MAX], want[VOCAB_MAX], values[VOCAB_MAX];
+    static uint32_t       order[VOCAB_MAX];
     static const size_t   sizes[] = {1, 2, 15, 17, 256, 4096};
     static const unsigned levels[] = {1, 3, 20, 1000};
-    size_t removed = 0;
+    size_t                removed = 0;
     random_state = 5;
     for (size_t i = 0; i < 1200; i++) {
         size_t                 n = sizes[random_below(6)];
@@ -206,9 +206,9 @@ static void test_draws_follow_probabilities(void **state)
 {
     (void)state;
     enum { N = 60, DRAWS = 100000 };
-    float           row[N], values[N];
-    uint32_t        order[N], counts[N] = {0};
-    nw_warp_scratch w = {.vocab = N, .values = values, .order = order};
+    float                  row[N], values[N];
+    uint32_t               order[N], counts[N] = {0};
+    nw_warp_scratch        w = {.vocab = N, .values = values, .order = order};
     nw_generation_settings s = nw_generation_defaults();
     random_state = 11;
     for (size_t i = 0; i < N; i++)
@@ -237,9 +237,9 @@ static void test_same_draws_everywhere(void **state)
 {
     (void)state;
     enum { N = 3001 };
-    static float    rows[2][N], values[N];
-    static uint32_t order[N];
-    nw_warp_scratch w = {.vocab = N, .values = values, .order = order};
+    static float           rows[2][N], values[N];
+    static uint32_t        order[N];
+    nw_warp_scratch        w = {.vocab = N, .values = values, .order = order};
     nw_generation_settings s = nw_generation_defaults();
     s.temperature = 0.7;
     s.top_k = 900;

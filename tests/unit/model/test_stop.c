@@ -109,7 +109,8 @@ static void test_words(void **state)
     (void)state;
     static const char *const list[] = {"\n\n", "</s>", "STOP", "ab", "xabc"};
     nw_stop_strings          s = strings_of(list, 5);
-    static const char *const texts[] = {"one\n\ntwo", "a </sa </s>", "STSTOP", "xabc", "xa", "ST", "", "\n", "STO\n\nP"};
+    static const char *const texts[] = {"one\n\ntwo", "a </sa </s>", "STSTOP",  "xabc", "xa", "ST",
+                                        "",           "\n",          "STO\n\nP"};
     random_state = 4;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         for (size_t piece = 1; piece < 12; piece++)
