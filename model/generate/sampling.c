@@ -1,6 +1,6 @@
 /* From scores to a draw. Sorting a vocabulary of 250,000 for each token would cost more than some models' whole head,
- * so nothing is sorted that need not be: top_k is a heap of k values, top_p takes from a heap over all ids as many as
- * the probability asks for. Both give what the reference's sort gives, equal scores included. */
+ * so nothing is sorted: top_k keeps a heap of k values, top_p finds the lowest score that stays by its digits. Both
+ * give what the reference's sort gives, and for equal scores what the header says. */
 #include "model/sampling.h"
 
 #include <math.h>
@@ -87,50 +87,80 @@ static void warp_top_k(float *row, size_t n, size_t k, float *heap)
         row[i] = row[i] < kth ? -INFINITY : row[i];
 }
 
-/* Whether id a comes before id b when the most probable come first; of equal ones, the higher id, so that in ascending
- * order the lower id is first. */
-static bool comes_first(const float *row, uint32_t a, uint32_t b)
+/* A number that is ordered as the scores are. */
+static uint32_t key_of(float score)
 {
-    return row[a] != row[b] ? row[a] > row[b] : a > b;
+    uint32_t bits;
+    float    value = score + 0.0f; /* -0 equals 0 */
+    memcpy(&bits, &value, sizeof bits);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-static void sift_first(const float *row, uint32_t *heap, size_t n, size_t at)
+/* What top_p is about: an id stays if the probability from the least up to and including it is above 1 - top_p, which
+ * is the total less what is above it. */
+typedef struct {
+    const float *row, *probabilities;
+    double       total, above; /* above: of all ids whose scores are higher than those looked at */
+    float        limit;        /* 1 - top_p */
+} nucleus;
+
+static bool stays(const nucleus *u, double above)
 {
-    uint32_t id = heap[at];
-    for (size_t child; (child = 2 * at + 1) < n; at = child) {
-        if (child + 1 < n && comes_first(row, heap[child + 1], heap[child]))
-            child++;
-        if (!comes_first(row, heap[child], id))
+    return (float)(u->total - above) > u->limit;
+}
+
+/* Of the ids, all of whose keys agree above the 8 bits at `shift`, leaves those with the lowest 8 bits whose first id
+ * stays; the others are above them and stay, or below and go. Returns how many. */
+static size_t narrow(nucleus *u, uint32_t *ids, size_t count, unsigned shift)
+{
+    double mass[256] = {0}, above = u->above;
+    bool   there[256] = {false};
+    size_t chosen = 256, kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t digit = key_of(u->row[ids[i]]) >> shift & 255;
+        mass[digit] += (double)u->probabilities[ids[i]];
+        there[digit] = true;
+    }
+    for (size_t digit = 256; digit-- > 0;) {
+        if (!there[digit])
+            continue;
+        if (chosen < 256 && !stays(u, above))
             break;
-        heap[at] = heap[child];
+        chosen = digit;
+        u->above = above;
+        above += mass[digit];
     }
-    heap[at] = id;
+    for (size_t i = 0; i < count; i++) {
+        if ((key_of(u->row[ids[i]]) >> shift & 255) == chosen)
+            ids[kept++] = ids[i];
+    }
+    return kept;
 }
 
-/* An id stays if the probability from the least up to and including it is above 1 - top_p: the total less what is above
- * it, so that only those that stay are ever ordered. */
-static void warp_top_p(float *row, size_t n, double top_p, const float *probabilities, uint32_t *heap)
+/* Finds the lowest score that stays, 8 bits of it at a time: a few passes whatever the scores are, and no sort. */
+static void warp_top_p(float *row, size_t n, double top_p, const float *probabilities, uint32_t *ids)
 {
-    double total = 0, above = 0;
-    size_t count = 0;
+    nucleus u = {.row = row, .probabilities = probabilities, .limit = (float)(1 - top_p)};
+    size_t  count = 0;
     for (size_t i = 0; i < n; i++) {
-        total += (double)probabilities[i];
+        u.total += (double)probabilities[i];
         if (row[i] > -INFINITY)
-            heap[count++] = (uint32_t)i;
+            ids[count++] = (uint32_t)i;
     }
-    for (size_t i = count / 2; i-- > 0;)
-        sift_first(row, heap, count, i);
-    float limit = (float)(1 - top_p);
-    bool  first = true;
-    while (count > 0 && (first || (float)(total - above) > limit)) {
-        above += (double)probabilities[heap[0]];
-        heap[0] = heap[--count];
-        if (count > 0)
-            sift_first(row, heap, count, 0);
-        first = false;
+    for (unsigned shift = 32; shift > 0; shift -= 8)
+        count = narrow(&u, ids, count, shift - 8);
+    float lowest = row[ids[0]];
+    for (size_t i = 0; i < n; i++)
+        row[i] = row[i] < lowest ? -INFINITY : row[i];
+    /* Of those that have it, the higher ids stay. */
+    bool first = true;
+    for (size_t i = count; i-- > 0; first = false) {
+        if (!first && !stays(&u, u.above)) {
+            row[ids[i]] = -INFINITY;
+            continue;
+        }
+        u.above += (double)probabilities[ids[i]];
     }
-    for (size_t i = 0; i < count; i++)
-        row[heap[i]] = -INFINITY;
 }
 
 static void warp_min_p(float *row, size_t n, double min_p, const float *probabilities)
