@@ -1,4 +1,5 @@
-# ^C and SIGTERM: the run ends within a tile, says what it has done, and exits with 130.
+# ^C, SIGTERM and SIGHUP: a run ends within a tile and says what it has done; pack and unpack leave nothing; all exit with
+# 130. kill -9 leaves nothing that opens.
 . "$(dirname "$0")/cli_common.sh"
 
 yes 'translate English to German: eight hundred and seventy-six thousand, five hundred and forty-eight' | head -n 20000 >"$work/many"
@@ -21,4 +22,68 @@ status=$? ran='narrows run, waiting for its prompt, SIGINT'
 exec 3>&-
 expect_status 130
 [ ! -s "$work/out" ] || fail "$ran: something on stdout"
+
+# ---- pack and unpack, in the middle of what they write ----
+
+generate=$1/benchmarks/narrows-generate
+[ -x "$generate" ] || { echo "skipped: $generate is not built"; exit 77; }
+"$generate" t5-base "$work/base" >"$work/out" 2>"$work/err" || { fail 'narrows-generate'; finish; }
+signals='INT TERM HUP'
+case $(sed -n 's/^SigIgn:.*\(.\)$/\1/p' /proc/self/status) in
+*[13579bdf]) signals='INT TERM' ;; # under nohup SIGHUP does nothing, as it should
+esac
+
+# writing: some file that will be $dst/... holds a megabyte already
+writing() { [ -n "$(find "$work" -path "$work/dst.tmp-*" -size +1024k 2>/dev/null)" ]; }
+nothing_left() { [ -z "$(find "$work" -maxdepth 1 -name 'dst*')" ] || fail "$ran leaves $(ls -d "$work"/dst*)"; }
+
+for signal in $signals; do
+    for command in 'pack -q -t 1' 'unpack -q'; do
+        interrupt $signal writing $command "$work/base" "$work/dst"
+        nothing_left
+        [ ! -s "$work/out" ] && [ ! -s "$work/err" ] || fail "$ran: it says something"
+    done
+done
+
+# opens_not DIR: as no pack, and no checkpoint, whatever is given beside
+opens_not() {
+    run verify "$1"
+    [ "$status" -eq 4 ] || [ "$status" -eq 5 ] || fail "$ran: status $status for what was never finished"
+    for args in "info $1" "run -b 64M --input-ids 1 -m $1 --config $work/base/config.json"; do
+        run $args
+        [ "$status" -eq 4 ] || [ "$status" -eq 5 ] || fail "$ran: status $status for what was never finished"
+        [ ! -s "$work/out" ] || fail "$ran: something on stdout"
+        [ "$(wc -l <"$work/err")" -eq 1 ] || fail "$ran: stderr is not one line"
+    done
+}
+
+kill_in_the_middle() {
+    "$narrows" "$@" "$work/base" "$work/dst" </dev/null >"$work/out" 2>"$work/err" &
+    pid=$!
+    tries=0
+    while ! writing && [ $tries -lt 400 ]; do
+        sleep 0.05
+        tries=$((tries + 1))
+    done
+    kill -9 $pid
+    wait $pid 2>/dev/null
+    status=$? ran="narrows $1, SIGKILL"
+    expect_status 137
+    [ ! -e "$work/dst" ] || fail "$ran leaves $work/dst"
+    for left in "$work"/dst.tmp-*; do
+        [ -d "$left" ] || fail "$ran leaves no temporary directory: it was not in the middle"
+        opens_not "$left"
+        for file in "$left"/*; do
+            run run -b 64M --input-ids 1 -m "$file" --config "$work/base/config.json"
+            [ "$status" -ne 0 ] || fail "$ran: a file that was never finished runs"
+        done
+    done
+}
+kill_in_the_middle pack -q -t 1
+run pack -q "$work/base" "$work/dst"
+expect_status 0
+run verify "$work/dst"
+expect_status 0
+rm -rf "$work"/dst*
+kill_in_the_middle unpack -q
 finish
