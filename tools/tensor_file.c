@@ -92,18 +92,26 @@ static bool make_temp(tensor_file *f)
 }
 
 /* Takes the target's path. A link is followed, so that the file it leads to is what is replaced; what is no file is not
- * replaced. Returns -1 or the exit status. */
+ * replaced. A name that no file can have is refused here, before the work is done. Returns -1 or the exit status. */
 static int take_path(tensor_file *f, const char *path)
 {
     struct stat st;
-    bool        exists = stat(path, &st) == 0;
+    if (strlen(path) >= sizeof f->path) {
+        print_error("'%.100s...': the path is too long", path);
+        return EXIT_USAGE;
+    }
+    bool exists = stat(path, &st) == 0;
+    if (!exists && errno != ENOENT) {
+        print_error("write '%s': %s", path, strerror(errno));
+        return EXIT_IO;
+    }
     if (exists && !S_ISREG(st.st_mode)) {
         print_error("'%s' is there and is no regular file", path);
         return EXIT_IO;
     }
-    if (strlen(path) >= sizeof f->path) {
-        print_error("'%.100s...': the path is too long", path);
-        return EXIT_USAGE;
+    if (!exists && lstat(path, &st) == 0) {
+        print_error("'%s' is a link that leads nowhere", path);
+        return EXIT_IO;
     }
     static_assert(sizeof f->path >= PATH_MAX, "realpath fills it");
     if (!exists || realpath(path, f->path) == NULL)

@@ -57,4 +57,54 @@ if [ -w /dev/full ]; then
     [ $? -eq 5 ] || fail 'a full disk under stdout is not status 5'
     [ -z "$(find "$work" -name 's.safetensors*')" ] || fail 'scores of answers that were not written'
 fi
+
+# Where the file goes: a name as long as names may be; a link, which is followed and stays one; what is no file, which is
+# not replaced.
+holds_scores() { "$show" "$1" 2>&1 | grep -q '^scores.0 F32 7 768$' || fail "$ran: no scores in $1"; }
+long=$(printf '%0243d' 0).safetensors # 255 bytes
+run run -m "$model" -b 64M --scores "$work/$long" 1984
+expect_status 0
+holds_scores "$work/$long"
+rm "$work/$long"
+refused 5 'File name too long' run -m "$model" -b 64M --scores "$work/0$long" 1984
+refused 2 'too long' run -m "$model" -b 64M --scores "$work/$(printf '%05000d' 0).safetensors" 1984
+
+mkdir "$work/elsewhere"
+echo old >"$work/elsewhere/there.safetensors"
+ln -s elsewhere/there.safetensors "$s"
+run run -m "$model" -b 64M --scores "$s" 1984
+expect_status 0
+[ -L "$s" ] || fail "$ran: the link was replaced"
+holds_scores "$work/elsewhere/there.safetensors"
+[ "$(ls "$work/elsewhere")" = there.safetensors ] || fail "$ran: leaves $(ls "$work/elsewhere")"
+rm "$s"
+ln -s nowhere/there.safetensors "$s"
+refused 5 'a link that leads nowhere' run -m "$model" -b 64M --scores "$s" 1984
+[ -L "$s" ] || fail "$ran: the link was replaced"
+rm "$s"
+
+mkfifo "$s"
+refused 5 'is no regular file' run -m "$model" -b 64M --scores "$s" 1984
+[ -p "$s" ] || fail "$ran: the pipe was replaced"
+rm "$s"
+mkdir "$s"
+refused 5 'is no regular file' run -m "$model" -b 64M --scores "$s" 1984
+rmdir "$s"
+
+# A stream that is closed: what belongs there goes nowhere else, least of all into the scores.
+"$narrows" run -m "$model" -b 64M --scores "$s" 1984 >&- 2>"$work/err"
+status=$? ran='narrows run --scores >&-'
+expect_status 5
+[ "$(wc -l <"$work/err")" -eq 1 ] || fail "$ran: stderr is not one line"
+err_has 'standard output'
+[ ! -e "$s" ] || fail "$ran: scores of answers that were not written"
+"$narrows" run -m "$model" -b 64M --scores "$s" 1984 2>&- >"$work/out" 0<&-
+status=$? ran='narrows run --scores 2>&- 0<&-'
+expect_status 0
+expect_out 'mille quatre-vingt-quatre'
+holds_scores "$s"
+"$narrows" run -m "$model" -v -b 64M --scores "$s" 1984 >&- 2>&-
+status=$? ran='narrows run --scores >&- 2>&-'
+expect_status 5
+[ -z "$(find "$work" -name '.narrows-*')" ] || fail 'a temporary file is left'
 finish
