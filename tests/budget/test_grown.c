@@ -224,7 +224,7 @@ static void test_kernels(void **state)
     nw_model_close(model);
 }
 
-/* The bundled model guesses for the grown one, which computes the same: the same tokens, at least four of them a pass. */
+/* The bundled model guesses for the grown one, which computes the same: the same tokens, at least four a pass. */
 static void test_drafted(void **state)
 {
     (void)state;

@@ -34,6 +34,12 @@ out_has() { grep -qe "$1" "$work/out" || fail "$ran: stdout lacks '$1'"; }
 err_has() { grep -qe "$1" "$work/err" || fail "$ran: stderr lacks '$1'"; }
 err_empty() { [ ! -s "$work/err" ] || fail "$ran: stderr is not empty"; }
 
+# out_is_json [lines]: standard output is one JSON object, or one a line
+json_object=$1/tests/json_object
+out_is_json() {
+    "$json_object" "$@" <"$work/out" 2>"$work/json_err" || fail "$ran: stdout is no JSON object: $(cat "$work/json_err")"
+}
+
 # refused STATUS PATTERN ARGS...: nothing on stdout, exactly one line on stderr, which matches
 refused() {
     want=$1 pattern=$2

@@ -106,7 +106,51 @@ for file in config.json spiece.model tokenizer_config.json; do
     cmp -s "$model/$file" "$work/parts/$file" || fail "$file is not carried along"
 done
 
+# ---- for programs ----
+
+run pack -q "$model" "$work/told" --json
+expect_status 0
+err_empty
+out_is_json
+out_has '"tensor_count":.98,$'
+run pack "$model" "$work/json_lossy" --json --dtype q8
+expect_status 0
+out_is_json
+run verify "$work/told" --json
+expect_status 0
+out_is_json
+out_has '"whole": true'
+for args in '' --tensors; do
+    run info "$work/told" --json $args
+    expect_status 0
+    out_is_json
+done
+
+# Weights that are no numbers are packed as they are, and come back so; a run says what they are.
+last=$("$narrows" info "$model" --tensors | sed -n 's/^decoder.final_layer_norm.weight .* at //p')
+cp -r "$model" "$work/nan"
+printf '\377\377' | dd of="$work/nan/model.safetensors" bs=1 seek="$last" conv=notrunc 2>/dev/null
+refused 4 'not a number (NaN): its weights are damaged' run -q -m "$work/nan" -b 64M one
+run pack -q "$work/nan" "$work/nan.pack"
+expect_status 0
+run verify -q "$work/nan.pack"
+expect_status 0
+refused 4 'not a number (NaN): its weights are damaged' run -q -m "$work/nan.pack" -b 64M one
+run unpack -q "$work/nan.pack" "$work/nan.again"
+expect_status 0
+run run -q -m "$work/nan.again" -b 64M one
+expect_status 4
+for type in q8 q4; do
+    run pack -q "$work/nan" "$work/nan.$type" --dtype $type
+    expect_status 0
+    refused 4 'not a number (NaN): its weights are damaged' run -q -m "$work/nan.$type" -b 64M one
+done
+
 # ---- refusals ----
+
+# A mistake has its one line, and no JSON.
+refused 5 'exists' pack -q --json "$model" "$work/packed"
+refused 3 'too small' pack -q --json "$model" "$work/x" -b 4M
 
 refused 2 'SRC and DST are missing' pack
 refused 2 'DST is missing' pack "$model"

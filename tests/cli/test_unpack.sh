@@ -51,6 +51,31 @@ if [ -x "$1/tests/make_bin" ]; then
     expect_out "$ids"
 fi
 
+# For programs: one object; a mistake has its one line and none.
+run unpack -q "$model" "$work/json" --json
+expect_status 0
+err_empty
+out_is_json
+out_has '"tensor_count":.98,$'
+run unpack "$model" "$work/json_f16" --json --dtype f16
+expect_status 0
+out_is_json
+out_has '"rounded":'
+refused 5 'exists' unpack -q --json "$model" "$work/json"
+refused 3 'too small' unpack -q --json "$model" "$work/x" -b 4M
+refused 2 'No such file' unpack --json "$work/none" "$work/x"
+
+# Weights that are no numbers stay what they are; a run says so.
+last=$("$narrows" info "$model" --tensors | sed -n 's/^decoder.final_layer_norm.weight .* at //p')
+cp -r "$model" "$work/nan"
+printf '\377\377' | dd of="$work/nan/model.safetensors" bs=1 seek="$last" conv=notrunc 2>/dev/null
+run unpack -q "$work/nan" "$work/nan.again"
+expect_status 0
+refused 4 'not a number (NaN): its weights are damaged' run -q -m "$work/nan.again" -b 64M one
+run unpack -q "$work/nan" "$work/nan.f32" --dtype f32
+expect_status 0
+refused 4 'not a number (NaN): its weights are damaged' run -q -m "$work/nan.f32" -b 64M one
+
 refused 2 'SRC and DST are missing' unpack
 refused 2 'DST is missing' unpack "$model"
 refused 2 'more than a source' unpack "$model" "$work/x" "$work/y"
