@@ -3,8 +3,10 @@
  * The index stays in memory as it is in the file; a record is read out of it where it is asked for. All shards are
  * opened once and stay open, so that what was checked is what is read later.
  */
+#define XXH_STATIC_LINKING_ONLY /* a state that is a member */
 #include "pack_state.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -272,18 +274,79 @@ const char *nw_pack_block(const nw_pack *pack, size_t shard, size_t index)
     return pack->holdings[at + index].name;
 }
 
+/* -- files beside -- */
+
+/* The record of a file by its path; NULL: it is none of the pack's. */
+static const nw_pack_file *find_file(const nw_pack *p, const char *path)
+{
+    size_t dir = strlen(p->dir);
+    if (strncmp(path, p->dir, dir) != 0 || path[dir] != '/')
+        return NULL;
+    const char *name = path + dir + strspn(path + dir, "/");
+    for (size_t i = 0; i < p->file_count; i++) {
+        if (strcmp(p->files[i].name, name) == 0)
+            return &p->files[i];
+    }
+    return NULL;
+}
+
+static nw_code check_file(const nw_pack_file *f, const char *path, uint64_t bytes, uint64_t xxh3, nw_error *err)
+{
+    if (f->bytes == bytes && f->xxh3 == xxh3)
+        return NW_OK;
+    return nw_fail(err, NW_E_IO, 0, "'%s': its checksum is wrong: the file is damaged, or not the one packed", path);
+}
+
 nw_code nw_pack_file_check(const nw_pack *pack, const char *path, const void *bytes, size_t len, nw_error *err)
 {
-    size_t dir = strlen(pack->dir);
-    if (strncmp(path, pack->dir, dir) != 0 || path[dir] != '/')
+    const nw_pack_file *f = find_file(pack, path);
+    return f != NULL ? check_file(f, path, len, XXH3_64bits(bytes, len), err) : NW_OK;
+}
+
+struct nw_pack_hash {
+    XXH3_state_t        state; /* wants more alignment than the heap gives: a mapping */
+    nw_memory          *mem;
+    const nw_pack_file *file;
+    uint64_t            bytes;
+};
+static_assert(sizeof(struct nw_pack_hash) <= NW_PACK_HASH_BYTES, "it takes what it says");
+
+nw_code nw_pack_hash_open(const nw_pack *pack, nw_memory *mem, const char *path, nw_pack_hash **ret_hash, nw_error *err)
+{
+    const nw_pack_file *f = find_file(pack, path);
+    *ret_hash = NULL;
+    if (f == NULL)
         return NW_OK;
-    for (size_t i = 0; i < pack->file_count; i++) {
-        const nw_pack_file *f = &pack->files[i];
-        if (strcmp(f->name, path + dir + 1) == 0 && (f->bytes != len || f->xxh3 != XXH3_64bits(bytes, len)))
-            return nw_fail(err, NW_E_IO, 0, "'%s': its checksum is wrong: the file is damaged, or not the one packed",
-                           path);
-    }
+    nw_pack_hash *h = nw_memory_map(mem, NW_TAG_INDEX, NW_PACK_HASH_BYTES, false);
+    if (h == NULL)
+        return nw_memory_fail(mem, err, NW_PACK_HASH_BYTES, path);
+    h->mem = mem;
+    h->file = f;
+    XXH3_64bits_reset(&h->state);
+    *ret_hash = h;
     return NW_OK;
+}
+
+void nw_pack_hash_add(nw_pack_hash *hash, const void *bytes, size_t len)
+{
+    if (hash == NULL)
+        return;
+    XXH3_64bits_update(&hash->state, bytes, len);
+    hash->bytes += len;
+}
+
+nw_code nw_pack_hash_check(const nw_pack_hash *hash, const char *path, nw_error *err)
+{
+    if (hash == NULL)
+        return NW_OK;
+    return check_file(hash->file, path, hash->bytes, XXH3_64bits_digest(&hash->state), err);
+}
+
+nw_pack_hash *nw_pack_hash_close(nw_pack_hash *hash)
+{
+    if (hash != NULL)
+        nw_memory_unmap(hash->mem, NW_TAG_INDEX, hash, NW_PACK_HASH_BYTES);
+    return NULL;
 }
 
 /* -- strips -- */

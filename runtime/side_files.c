@@ -7,27 +7,42 @@
 
 #define CONFIG_BYTES_MAX ((size_t)64 << 10) /* of a config.json whose type is rewritten: real ones have 1 to 3 KB */
 
-/* Copies one file if it is there. */
-static nw_code copy_file(const nw_side_files *f, const char *dir, const char *name, const char *as, nw_error *err)
+static nw_code copy_pieces(const nw_side_files *f, const char *path, const char *as, nw_pack_hash *hash, nw_error *err)
 {
-    char        path[4096];
-    struct stat st;
     nw_file     file = {.fd = -1};
     const void *bytes;
     size_t      len = 0;
-    int         path_len = snprintf(path, sizeof path, "%s%s%s", dir, name[0] != '\0' ? "/" : "", name);
-    if (path_len < 0 || (size_t)path_len >= sizeof path || stat(path, &st) != 0 || st.st_size == 0)
-        return NW_OK;
-    nw_code rc = nw_file_open(path, &file, err);
+    nw_code     rc = nw_file_open(path, &file, err);
     if (rc != NW_OK)
         return rc;
     nw_stream_begin(f->stream, &file, path, 0, file.size);
     do {
         rc = nw_stream_next(f->stream, &bytes, &len, f->read_bytes, err);
-        if (rc == NW_OK && len > 0)
+        if (rc == NW_OK && len > 0) {
+            nw_pack_hash_add(hash, bytes, len);
             rc = f->put(f->user, as, bytes, len, err);
+        }
     } while (rc == NW_OK && len > 0);
     nw_file_close(&file);
+    return rc == NW_OK ? nw_pack_hash_check(hash, path, err) : rc;
+}
+
+/* Copies one file if it is there. A pack's is compared with what its manifest says on the way. */
+static nw_code copy_file(const nw_side_files *f, const char *dir, const char *name, const char *as, nw_error *err)
+{
+    char           path[4096];
+    struct stat    st;
+    const nw_pack *pack = nw_checkpoint_pack(f->model->checkpoint);
+    nw_pack_hash  *hash = NULL;
+    nw_code        rc = NW_OK;
+    int            path_len = snprintf(path, sizeof path, "%s%s%s", dir, name[0] != '\0' ? "/" : "", name);
+    if (path_len < 0 || (size_t)path_len >= sizeof path || stat(path, &st) != 0 || st.st_size == 0)
+        return NW_OK;
+    if (pack != NULL)
+        rc = nw_pack_hash_open(pack, &f->model->memory, path, &hash, err);
+    if (rc == NW_OK)
+        rc = copy_pieces(f, path, as, hash, err);
+    nw_pack_hash_close(hash);
     return rc;
 }
 
@@ -107,6 +122,12 @@ static nw_code write_config(const nw_side_files *f, const char *path, nw_error *
         nw_file_read_whole(mem, NW_TAG_INDEX, f->io, path, CONFIG_BYTES_MAX, &text, &bytes, f->read_bytes, err);
     if (rc != NW_OK)
         return rc;
+    if (nw_checkpoint_pack(f->model->checkpoint) != NULL)
+        rc = nw_pack_file_check(nw_checkpoint_pack(f->model->checkpoint), path, text, bytes, err);
+    if (rc != NW_OK) {
+        nw_memory_free(mem, NW_TAG_INDEX, text, bytes + 1, 1);
+        return rc;
+    }
     cJSON *json = cJSON_ParseWithLength(text, bytes); /* the strict scan has passed it when the model was opened */
     nw_memory_free(mem, NW_TAG_INDEX, text, bytes + 1, 1);
     set_type(json, "torch_dtype", f->type);

@@ -17,6 +17,7 @@ typedef struct {
 } nw_side_files;
 
 /* Copies what there is of them. A model whose configuration was inferred gets a config.json that says so much.
+ * A pack's files are what its manifest says, or NW_E_IO (after `put` had what they are).
  * Errors  NW_E_IO, NW_E_FORMAT, NW_E_MEMORY, and what `put` gives. */
 NW_MUST_USE nw_code nw_side_files_copy(const nw_side_files *files, nw_error *err);
 

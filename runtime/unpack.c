@@ -334,7 +334,7 @@ static nw_code check_budget(const unpacking *u, const nw_io_options *io, nw_erro
     size_t          count = nw_checkpoint_tensor_count(m->checkpoint);
     uint64_t        bytes = m->memory.live + nw_writer_declared_bytes(count) + CONVERTED_BYTES + count * sizeof(entry);
     if (nw_checkpoint_pack(m->checkpoint) != NULL)
-        bytes += nw_pack_reader_bytes(m);
+        bytes += nw_pack_reader_bytes(m) + NW_PACK_HASH_BYTES;
     return nw_copying_check_budget(u->options->budget_bytes, bytes, io, "writing", u->options->dir, err);
 }
 

@@ -40,6 +40,12 @@ out_is_json() {
     "$json_object" "$@" <"$work/out" 2>"$work/json_err" || fail "$ran: stdout is no JSON object: $(cat "$work/json_err")"
 }
 
+# flip FILE OFFSET: the lowest bit of one byte
+flip() {
+    byte=$(od -An -tu1 -j "$2" -N 1 "$1" | tr -d ' ')
+    printf "$(printf '\\%03o' $((byte ^ 1)))" | dd of="$1" bs=1 seek="$2" conv=notrunc 2>/dev/null
+}
+
 # refused STATUS PATTERN ARGS...: nothing on stdout, exactly one line on stderr, which matches
 refused() {
     want=$1 pattern=$2

@@ -199,11 +199,6 @@ done
 
 # ---- damage ----
 
-# flip FILE OFFSET: the lowest bit of one byte
-flip() {
-    byte=$(od -An -tu1 -j "$2" -N 1 "$1" | tr -d ' ')
-    printf "$(printf '\\%03o' $((byte ^ 1)))" | dd of="$1" bs=1 seek="$2" conv=notrunc 2>/dev/null
-}
 # flip_tensor NAME: in its first strip, a byte of $work/bad
 flip_tensor() {
     "$narrows" info "$work/bad" --tensors | sed -n "s/^$1  .*  \(.*\) at \([0-9]*\)\( .*\)*$/\1 \2/p" >"$work/place"

@@ -76,6 +76,25 @@ run unpack -q "$work/nan" "$work/nan.f32" --dtype f32
 expect_status 0
 refused 4 'not a number (NaN): its weights are damaged' run -q -m "$work/nan.f32" -b 64M one
 
+# The files beside a pack are those that were packed, whether or not the configuration is changed on the way.
+run pack -q "$model" "$work/pack"
+expect_status 0
+for file in config.json tokenizer_config.json spiece.model; do
+    flip "$work/pack/$file" 30
+    for args in '' '--dtype f32'; do
+        for name in "$work/pack" "$work/pack//"; do
+            refused 5 "$file': its checksum is wrong" unpack -q "$name" "$work/x" $args
+            [ -z "$(find "$work" -maxdepth 1 -name 'x*')" ] || fail "$ran: something is left"
+        done
+    done
+    flip "$work/pack/$file" 30
+done
+run unpack -q "$work/pack" "$work/unpacked"
+expect_status 0
+for file in "$work/whole"/*; do
+    cmp -s "$file" "$work/unpacked/${file##*/}" || fail "unpacked from a pack: ${file##*/} differs"
+done
+
 refused 2 'SRC and DST are missing' unpack
 refused 2 'DST is missing' unpack "$model"
 refused 2 'more than a source' unpack "$model" "$work/x" "$work/y"

@@ -95,6 +95,19 @@ const char *nw_pack_block(const nw_pack *pack, size_t shard, size_t index); /* n
 NW_MUST_USE nw_code nw_pack_file_check(const nw_pack *pack, const char *path, const void *bytes, size_t len,
                                        nw_error *err);
 
+/* The same for a file that is read piece by piece, from its start to its end. */
+typedef struct nw_pack_hash nw_pack_hash;
+enum { NW_PACK_HASH_BYTES = 4096 }; /* what one takes */
+
+/* *ret_hash is NULL where there is nothing to compare with; the others take that.
+ * Memory  NW_PACK_HASH_BYTES from `mem`, tag NW_TAG_INDEX.   pack  borrowed until it is closed.
+ * Errors  NW_E_MEMORY, NW_E_BUDGET. */
+NW_MUST_USE nw_code nw_pack_hash_open(const nw_pack *pack, nw_memory *mem, const char *path, nw_pack_hash **ret_hash,
+                                      nw_error *err);
+void                nw_pack_hash_add(nw_pack_hash *hash, const void *bytes, size_t len);
+NW_MUST_USE nw_code nw_pack_hash_check(const nw_pack_hash *hash, const char *path, nw_error *err); /* as file_check */
+nw_pack_hash       *nw_pack_hash_close(nw_pack_hash *hash);                                        /* returns NULL */
+
 /* The seed of a strip's checksum: which strip it is. */
 uint64_t nw_pack_strip_seed(uint32_t tensor, uint32_t tile, uint32_t strip);
 
