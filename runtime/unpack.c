@@ -14,6 +14,7 @@
 #include "loader/writer.h"
 #include "pack_read.h"
 #include "side_files.h"
+#include "ties.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +26,6 @@ typedef struct {
     const nw_tensor *tensor;
     const char      *name; /* without the model's prefix */
     nw_name_place    place;
-    bool             needed; /* the model runs with it, by this name */
     const char      *kept;   /* not NULL: written under this name, being the same bytes */
 } entry;
 
@@ -80,22 +80,6 @@ static int compare_u64(uint64_t a, uint64_t b)
     return (a > b) - (a < b);
 }
 
-/* Tensors of one place in the source stand together, best name first. */
-static int compare_sources(const void *a, const void *b)
-{
-    const entry *x = a, *y = b;
-    int          order = compare_u64(x->tensor->file, y->tensor->file);
-    if (order == 0)
-        order = compare_u64(x->tensor->offset, y->tensor->offset);
-    if (order == 0)
-        order = compare_u64(x->tensor->bytes, y->tensor->bytes);
-    if (order == 0)
-        order = compare_u64(y->needed, x->needed);
-    if (order == 0)
-        order = compare_u64(x->place.part, y->place.part);
-    return order != 0 ? order : strcmp(x->name, y->name);
-}
-
 /* As a run uses them; within a block by name. */
 static int compare_places(const void *a, const void *b)
 {
@@ -106,44 +90,34 @@ static int compare_places(const void *a, const void *b)
     return order != 0 ? order : strcmp(x->name, y->name);
 }
 
-static bool same_source(const nw_tensor *a, const nw_tensor *b)
-{
-    return a->bytes > 0 && a->file == b->file && a->offset == b->offset && a->bytes == b->bytes &&
-           a->dim_count == b->dim_count && memcmp(a->dims, b->dims, a->dim_count * sizeof *a->dims) == 0 &&
-           strcmp(a->dtype_name, b->dtype_name) == 0;
-}
-
 static nw_code list_tensors(unpacking *u, nw_error *err)
 {
-    const nw_model *m = u->model;
-    size_t          count = 0, room = nw_checkpoint_tensor_count(m->checkpoint);
+    const nw_checkpoint *c = u->model->checkpoint;
+    size_t               room = nw_checkpoint_tensor_count(c);
+    uint32_t            *kept = NULL;
     u->entries = nw_memory_alloc(&u->model->memory, NW_TAG_INDEX, room, sizeof *u->entries);
     if (u->entries == NULL)
-        return nw_memory_fail(&m->memory, err, room * sizeof *u->entries, m->path);
+        return nw_memory_fail(&u->model->memory, err, room * sizeof *u->entries, u->model->path);
     u->room = room;
-    for (size_t i = 0; i < room; i++) {
-        const nw_tensor *t = nw_checkpoint_tensor(m->checkpoint, i);
-        const char      *name = nw_model_tensor_name(m, t);
-        if (name != NULL && name[0] != '\0')
-            u->entries[count++] = (entry){.tensor = t,
-                                          .name = name,
-                                          .place = nw_tensor_name_place(name),
-                                          .needed = nw_model_need(m, t) != UINT32_MAX};
+    nw_code rc = nw_ties_find(u->model, &kept, err);
+    if (rc != NW_OK)
+        return rc;
+    for (uint32_t i = 0; i < room; i++) {
+        const nw_tensor *t = nw_checkpoint_tensor(c, i);
+        const char      *name = nw_model_tensor_name(u->model, t);
+        bool             tied = kept[i] != i;
+        if (name == NULL || name[0] == '\0')
+            continue;
+        u->entries[u->count++] =
+            (entry){.tensor = t,
+                    .name = name,
+                    .place = nw_tensor_name_place(name),
+                    .kept = tied ? nw_model_tensor_name(u->model, nw_checkpoint_tensor(c, kept[i])) : NULL};
+        u->result->alias_count += tied;
+        u->progress.total += tied ? 0 : t->bytes;
     }
-    u->count = count;
-    nw_sort(u->entries, count, sizeof *u->entries, compare_sources);
-    const entry *first = NULL;
-    for (size_t i = 0; i < count; i++) {
-        entry *e = &u->entries[i];
-        if (first != NULL && !e->needed && same_source(first->tensor, e->tensor)) {
-            e->kept = first->name;
-            u->result->alias_count++;
-        } else {
-            first = e;
-            u->progress.total += e->tensor->bytes;
-        }
-    }
-    nw_sort(u->entries, count, sizeof *u->entries, compare_places);
+    nw_ties_free(u->model, kept);
+    nw_sort(u->entries, u->count, sizeof *u->entries, compare_places);
     return NW_OK;
 }
 
@@ -332,7 +306,8 @@ static nw_code check_budget(const unpacking *u, const nw_io_options *io, nw_erro
 {
     const nw_model *m = u->model;
     size_t          count = nw_checkpoint_tensor_count(m->checkpoint);
-    uint64_t        bytes = m->memory.live + nw_writer_declared_bytes(count) + CONVERTED_BYTES + count * sizeof(entry);
+    uint64_t        bytes = m->memory.live + nw_writer_declared_bytes(count) + CONVERTED_BYTES +
+                     count * sizeof(entry) + nw_ties_bytes(count);
     if (nw_checkpoint_pack(m->checkpoint) != NULL)
         bytes += nw_pack_reader_bytes(m) + NW_PACK_HASH_BYTES;
     return nw_copying_check_budget(u->options->budget_bytes, bytes, io, "writing", u->options->dir, err);
