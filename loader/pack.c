@@ -166,6 +166,7 @@ nw_pack *nw_pack_close(nw_pack *pack)
     nw_memory_free(p->mem, NW_TAG_INDEX, p->shard_paths, p->shard_count, sizeof *p->shard_paths);
     nw_memory_free(p->mem, NW_TAG_INDEX, p->shard_files, p->shard_cap, sizeof *p->shard_files);
     nw_memory_free(p->mem, NW_TAG_INDEX, p->files, p->file_cap, sizeof *p->files);
+    nw_memory_free(p->mem, NW_TAG_INDEX, p->aliases, p->alias_cap, sizeof *p->aliases);
     nw_memory_free(p->mem, NW_TAG_INDEX, p->holdings, p->holding_cap, sizeof *p->holdings);
     nw_memory_free(p->mem, NW_TAG_INDEX, p->index, p->index_bytes, 1);
     nw_names_free(&p->names);
@@ -238,6 +239,17 @@ nw_pack_strip nw_pack_strip_at(const nw_pack *pack, size_t index)
         .bytes = bytes_form & (uint32_t)NW_PACK_STRIP_BYTES_MAX,
         .form = (nw_form)(bytes_form >> 24),
     };
+}
+
+size_t nw_pack_alias_count(const nw_pack *pack)
+{
+    return pack->alias_count;
+}
+
+nw_pack_alias nw_pack_alias_at(const nw_pack *pack, size_t index)
+{
+    NW_CHECK(index < pack->alias_count);
+    return pack->aliases[index];
 }
 
 size_t nw_pack_shard_count(const nw_pack *pack)

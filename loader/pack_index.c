@@ -262,6 +262,48 @@ static nw_code check_summary(const nw_pack *p, nw_error *err)
     return NW_OK;
 }
 
+/* -- other names -- */
+
+static bool has_tensor(const nw_pack *p, const char *name)
+{
+    size_t first = 0, end = (size_t)p->tensor_count;
+    while (first < end) {
+        size_t middle = first + (end - first) / 2;
+        int    order = strcmp(nw_pack_tensor_at(p, middle).name, name);
+        if (order == 0)
+            return true;
+        if (order < 0)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return false;
+}
+
+static int compare_aliases(const void *a, const void *b)
+{
+    const nw_pack_alias *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+/* The manifest's: each for a tensor that there is, none of them a tensor's own. The scan has seen to it that none is
+ * there twice. */
+static nw_code check_aliases(nw_pack *p, nw_error *err)
+{
+    nw_sort(p->aliases, p->alias_count, sizeof *p->aliases, compare_aliases);
+    for (size_t i = 0; i < p->alias_count; i++) {
+        const nw_pack_alias *a = &p->aliases[i];
+        const char          *why = !has_tensor(p, a->kept)  ? "there is no such tensor"
+                                   : has_tensor(p, a->name) ? "there is a tensor of this name"
+                                                            : NULL;
+        if (why != NULL) {
+            return nw_fail(err, NW_E_FORMAT, 0, "'%s': alias '%.200s' of '%.200s': %s", p->manifest_path,
+                           a->name, a->kept, why);
+        }
+    }
+    return NW_OK;
+}
+
 nw_code nw_pack_read_index(nw_pack *pack, nw_error *err)
 {
     nw_pack *p = pack;
@@ -284,5 +326,7 @@ nw_code nw_pack_read_index(nw_pack *pack, nw_error *err)
     if (name_at != p->name_bytes || tile_next != p->tile_count || strip_next != p->strip_count)
         return fail(p, "has records or names that belong to no tensor", err);
     rc = check_cover(p, err);
-    return rc == NW_OK ? check_summary(p, err) : rc;
+    if (rc == NW_OK)
+        rc = check_summary(p, err);
+    return rc == NW_OK ? check_aliases(p, err) : rc;
 }

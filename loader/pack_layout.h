@@ -14,6 +14,7 @@
 #define NW_PACK_INDEX "tiles.idx"
 #define NW_PACK_SHARD_FORMAT "pack-%05u-of-%05u.nwp"
 #define NW_PACK_SHARDS_MAX 99999 /* five digits in their names */
+#define NW_PACK_ALIASES "aliases" /* a feature that a reader must know, and the member that has them */
 #define NW_PACK_MANIFEST_MAX ((size_t)32 << 20)
 
 #define NW_PACK_ALIGN ((uint64_t)4096)     /* of tiles in shards; the size of a shard's header */

@@ -29,6 +29,7 @@ typedef enum {
     AT_INDEX,
     AT_SHARDS,
     AT_FILES,
+    AT_ALIASES, /* the only one that need not be there */
     AT_CHECK,
     AT_COUNT,
     AT_NONE = AT_COUNT
@@ -50,6 +51,7 @@ static const struct {
     [AT_INDEX] = {"index", NW_JSON_OBJECT_BEGIN},
     [AT_SHARDS] = {"shards", NW_JSON_ARRAY_BEGIN},
     [AT_FILES] = {"files", NW_JSON_ARRAY_BEGIN},
+    [AT_ALIASES] = {NW_PACK_ALIASES, NW_JSON_OBJECT_BEGIN},
     [AT_CHECK] = {"manifest_xxh3", NW_JSON_STRING},
 };
 
@@ -62,7 +64,7 @@ typedef struct {
     bool          seen[AT_COUNT];
     nw_pack_file *entry; /* being read: the index, a shard or a file */
     unsigned      entry_has;
-    bool          in_blocks;
+    bool          in_blocks, needs_aliases;
     uint64_t      check;
 } scan;
 
@@ -161,6 +163,26 @@ static nw_code block_add(scan *s, const nw_json_event *e, nw_error *err)
     return rc;
 }
 
+static nw_code alias_add(scan *s, const nw_json_event *e, nw_error *err)
+{
+    nw_pack      *p = s->pack;
+    nw_pack_alias a;
+    if (e->type != NW_JSON_STRING || !nw_tensor_name_ok(e->key, e->key_len) ||
+        !nw_tensor_name_ok(e->text, e->text_len) || p->alias_count == NW_TENSOR_COUNT_MAX)
+        return fail(s, "an alias is no name of a tensor, or there are too many", err);
+    nw_pack_alias *grown = nw_array_grow(p->mem, p->aliases, p->alias_count, &p->alias_cap, sizeof *grown);
+    if (grown == NULL)
+        return nw_memory_fail(p->mem, err, sizeof *grown * (p->alias_cap + 1), p->manifest_path);
+    p->aliases = grown;
+    a.name = nw_names_add(&p->names, e->key, e->key_len);
+    if (a.name == NULL)
+        return nw_memory_fail(p->mem, err, e->key_len + 1, p->manifest_path);
+    nw_code rc = keep_text(s, e, &a.kept, err);
+    if (rc == NW_OK)
+        p->aliases[p->alias_count++] = a;
+    return rc;
+}
+
 static nw_code required_feature(scan *s, const nw_json_event *e, nw_error *err)
 {
     for (int f = NW_FORM_PLAIN + 1; f < NW_FORM_COUNT && e->type == NW_JSON_STRING; f++) {
@@ -171,6 +193,10 @@ static nw_code required_feature(scan *s, const nw_json_event *e, nw_error *err)
     }
     if (e->type != NW_JSON_STRING)
         return fail(s, "a required feature is no text", err);
+    if (nw_json_text_is(e, NW_PACK_ALIASES)) {
+        s->needs_aliases = true;
+        return NW_OK;
+    }
     return nw_fail(err, NW_E_UNSUPPORTED, 0, "'%s': the pack requires '%.*s', which this version does not have",
                    s->pack->manifest_path, (int)nw_min_size(e->text_len, 100), e->text);
 }
@@ -230,6 +256,7 @@ static nw_code top_member(scan *s, const nw_json_event *e, nw_error *err)
     case AT_TYPES:
     case AT_SHARDS:
     case AT_FILES:
+    case AT_ALIASES:
     case AT_COUNT: break;
     }
     return NW_OK;
@@ -253,6 +280,8 @@ static nw_code on_value(void *user, const nw_json_event *e, nw_error *err)
         return required_feature(s, e, err);
     if (e->depth == 2 && s->at == AT_TYPES && !ends)
         return type_bytes(s, e, err);
+    if (e->depth == 2 && s->at == AT_ALIASES && !ends)
+        return alias_add(s, e, err);
     if (e->depth == 2 && s->at == AT_INDEX && !ends)
         return entry_member(s, e, err);
     if (e->depth == 2 && list && ends)
@@ -273,9 +302,11 @@ static nw_code check_names(const scan *s, nw_error *err)
 {
     const nw_pack *p = s->pack;
     for (member m = 0; m < AT_COUNT; m++) {
-        if (!s->seen[m])
+        if (!s->seen[m] && m != AT_ALIASES)
             return nw_fail(err, NW_E_FORMAT, 0, "'%s': has no '%s'", p->manifest_path, members[m].key);
     }
+    if (s->needs_aliases != (p->alias_count > 0))
+        return fail(s, "does not require aliases where it has some, or the reverse", err);
     if (p->shard_count == 0)
         return fail(s, "has no shards", err);
     if (strcmp(p->index_file.name, NW_PACK_INDEX) != 0)

@@ -24,6 +24,8 @@ struct nw_pack {
     nw_pack_file     index_file;
     nw_pack_file    *shard_files, *files;
     size_t           shard_count, shard_cap, file_count, file_cap;
+    nw_pack_alias   *aliases;
+    size_t           alias_count, alias_cap;
     nw_pack_holding *holdings;
     size_t           holding_count, holding_cap;
     unsigned char   *index; /* the whole of tiles.idx */

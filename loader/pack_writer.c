@@ -113,6 +113,25 @@ nw_code nw_pack_writer_declare(nw_pack_writer *writer, const nw_pack_declaration
     return NW_OK;
 }
 
+nw_code nw_pack_writer_alias(nw_pack_writer *writer, const char *name, uint32_t tensor, nw_error *err)
+{
+    nw_pack_writer *w = writer;
+    NW_CHECK(!w->out.failed && w->tiles == NULL);
+    NW_CHECK(tensor < w->tensor_count);
+    if (!nw_tensor_name_ok(name, strlen(name)))
+        return nw_output_fail(&w->out, err, NW_E_ARG, 0, "this cannot be the name of a tensor:", name);
+    alias *grown = nw_array_grow(w->mem, w->aliases, w->alias_count, &w->alias_cap, sizeof *grown);
+    alias  a = {.tensor = tensor};
+    if (grown != NULL) {
+        w->aliases = grown;
+        a.name = nw_names_add(&w->names, name, strlen(name));
+    }
+    if (grown == NULL || a.name == NULL)
+        return fail_memory(w, sizeof a * (w->alias_cap + 1), err);
+    w->aliases[w->alias_count++] = a;
+    return NW_OK;
+}
+
 nw_code nw_pack_writer_block(nw_pack_writer *writer, const char *name, nw_error *err)
 {
     nw_pack_writer *w = writer;
@@ -154,6 +173,28 @@ static int compare_names(const void *a, const void *b)
     return strcmp((*x)->is.name, (*y)->is.name);
 }
 
+static int compare_aliases(const void *a, const void *b)
+{
+    const alias *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+/* After the tensors have their order: no name is there twice. */
+static nw_code sort_aliases(nw_pack_writer *w, nw_error *err)
+{
+    size_t at = 0;
+    nw_sort(w->aliases, w->alias_count, sizeof *w->aliases, compare_aliases);
+    for (size_t i = 0; i < w->alias_count; i++) {
+        const char *name = w->aliases[i].name;
+        while (at < w->tensor_count && strcmp(w->by_name[at]->is.name, name) < 0)
+            at++;
+        bool tensor = at < w->tensor_count && strcmp(w->by_name[at]->is.name, name) == 0;
+        if (tensor || (i > 0 && strcmp(w->aliases[i - 1].name, name) == 0))
+            return nw_output_fail(&w->out, err, NW_E_ARG, 0, "declared twice:", name);
+    }
+    return NW_OK;
+}
+
 /* Tensors get their indexes, and their tiles and strips their places in the tables. */
 static nw_code index_tensors(nw_pack_writer *w, nw_error *err)
 {
@@ -184,6 +225,8 @@ static nw_code lay_out(nw_pack_writer *w, nw_error *err)
     if (w->by_name == NULL)
         return fail_memory(w, w->tensor_count * sizeof *w->by_name, err);
     nw_code rc = index_tensors(w, err);
+    if (rc == NW_OK)
+        rc = sort_aliases(w, err);
     if (rc != NW_OK)
         return rc;
     w->tiles = nw_memory_alloc(w->mem, NW_TAG_INDEX, w->tile_count, sizeof *w->tiles);
@@ -451,6 +494,7 @@ nw_pack_writer *nw_pack_writer_close(nw_pack_writer *writer)
         return NULL;
     nw_output_close(&w->out);
     nw_memory_free(w->mem, NW_TAG_INDEX, w->tensors, w->tensor_cap, sizeof *w->tensors);
+    nw_memory_free(w->mem, NW_TAG_INDEX, w->aliases, w->alias_cap, sizeof *w->aliases);
     nw_memory_free(w->mem, NW_TAG_INDEX, w->schedule, w->schedule_cap, sizeof *w->schedule);
     nw_memory_free(w->mem, NW_TAG_INDEX, w->blocks, w->block_cap, sizeof *w->blocks);
     nw_memory_free(w->mem, NW_TAG_INDEX, w->files, w->file_cap, sizeof *w->files);

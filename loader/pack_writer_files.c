@@ -148,6 +148,10 @@ static void say_contents(const nw_pack_writer *w, nw_text *t)
             comma = ", ";
         }
     }
+    if (w->alias_count > 0) {
+        nw_text_say(t, comma);
+        nw_text_string(t, NW_PACK_ALIASES);
+    }
     say_member(t, "],\n  ", "lossy");
     nw_text_say(t, lossy ? "true" : "false");
     say_member(t, ",\n  ", "types");
@@ -190,6 +194,18 @@ static void say_shards(const nw_pack_writer *w, nw_text *t)
     nw_text_say(t, "\n  ]");
 }
 
+static void say_aliases(const nw_pack_writer *w, nw_text *t)
+{
+    if (w->alias_count == 0)
+        return;
+    say_member(t, ",\n  ", NW_PACK_ALIASES);
+    for (size_t i = 0; i < w->alias_count; i++) {
+        say_member(t, i == 0 ? "{\n    " : ",\n    ", w->aliases[i].name);
+        nw_text_string(t, w->tensors[w->aliases[i].tensor].is.name);
+    }
+    nw_text_say(t, "\n  }");
+}
+
 nw_code nw_pack_write_manifest(nw_pack_writer *w, uint64_t index_xxh3, nw_error *err)
 {
     XXH3_state_t hash;
@@ -215,6 +231,7 @@ nw_code nw_pack_write_manifest(nw_pack_writer *w, uint64_t index_xxh3, nw_error 
     say_file(&t, NW_PACK_INDEX, nw_pack_index_bytes(w), index_xxh3);
     nw_text_say(&t, "}");
     say_shards(w, &t);
+    say_aliases(w, &t);
     say_member(&t, ",\n  ", "manifest_xxh3");
     nw_text_say(&t, "\"");
     nw_text_hex(&t, XXH3_64bits_digest(&hash));

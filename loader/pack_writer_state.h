@@ -20,6 +20,11 @@ typedef struct {
 } declared;
 
 typedef struct {
+    const char *name;
+    uint32_t    tensor; /* of those declared */
+} alias;
+
+typedef struct {
     uint32_t tensor, tile;
 } scheduled;
 
@@ -60,6 +65,8 @@ struct nw_pack_writer {
     nw_names         names;
     declared        *tensors;
     size_t           tensor_count, tensor_cap;
+    alias           *aliases; /* from the layout on sorted by name */
+    size_t           alias_count, alias_cap;
     scheduled       *schedule;
     size_t           schedule_count, schedule_cap;
     block           *blocks;

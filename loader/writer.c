@@ -309,6 +309,8 @@ nw_code nw_writer_alias(nw_writer *writer, const char *name, const char *kept, n
 {
     nw_writer *w = writer;
     NW_CHECK(!w->out.failed && !w->laid_out);
+    if (strcmp(name, "format") == 0) /* that key of the metadata is taken */
+        return nw_output_fail(&w->out, err, NW_E_ARG, 0, "this cannot be another name for a tensor:", name);
     alias *grown = nw_array_grow(w->mem, w->aliases, w->alias_count, &w->alias_cap, sizeof *grown);
     if (grown != NULL) {
         w->aliases = grown;

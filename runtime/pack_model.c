@@ -14,6 +14,7 @@
 #include "loader/pack_writer.h"
 #include "side_files.h"
 #include "system.h"
+#include "ties.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -36,6 +37,7 @@ struct packing {
     nw_stream             *stream;
     nw_pack_writer        *writer;
     uint32_t              *declared; /* [tensors of the checkpoint]: as the writer calls it, or NOT_STORED */
+    uint32_t              *kept;     /* [tensors of the checkpoint]: nw_ties_find; while they are declared */
     bool                  *placed;   /* [tensors of the checkpoint]: the schedules have it */
     size_t                 count;
     nw_progress            progress; /* bytes of the source */
@@ -155,7 +157,7 @@ static nw_code declare_tensors(packing *p, nw_error *err)
         const nw_tensor *t = nw_checkpoint_tensor(m->checkpoint, i);
         const char      *name = nw_model_tensor_name(m, t);
         p->declared[i] = NOT_STORED;
-        if (name == NULL || name[0] == '\0')
+        if (name == NULL || name[0] == '\0' || p->kept[i] != i)
             continue;
         if (!nw_pack_can_store(t)) {
             p->result->skipped_count++;
@@ -175,6 +177,33 @@ static nw_code declare_tensors(packing *p, nw_error *err)
         p->progress.total += t->bytes;
         rc = nw_pack_writer_declare(p->writer, &d, &p->declared[i], err);
     }
+    return rc;
+}
+
+/* Tied tensors are stored once; that they had other names too is recorded. */
+static nw_code declare_aliases(packing *p, nw_error *err)
+{
+    const nw_model *m = p->model;
+    nw_code         rc = NW_OK;
+    for (uint32_t i = 0; i < p->count && rc == NW_OK; i++) {
+        if (p->kept[i] == i || p->declared[p->kept[i]] == NOT_STORED)
+            continue;
+        const char *name = nw_model_tensor_name(m, nw_checkpoint_tensor(m->checkpoint, i));
+        p->result->alias_count++;
+        rc = nw_pack_writer_alias(p->writer, name, p->declared[p->kept[i]], err);
+    }
+    return rc;
+}
+
+static nw_code declare_all(packing *p, nw_error *err)
+{
+    nw_code rc = nw_ties_find(p->model, &p->kept, err);
+    if (rc == NW_OK)
+        rc = declare_tensors(p, err);
+    if (rc == NW_OK)
+        rc = declare_aliases(p, err);
+    nw_ties_free(p->model, p->kept);
+    p->kept = NULL;
     return rc;
 }
 
@@ -253,7 +282,7 @@ static nw_code check_budget(const packing *p, const nw_io_options *io, unsigned 
     uint64_t        tiles, strips;
     nw_pack_count(m, &tiles, &strips);
     uint64_t bytes = threads * NW_DECLARED_THREAD + m->memory.live + nw_pack_encoder_bytes(m, threads) + p->count * 5 +
-                     nw_pack_writer_declared_bytes(p->count, tiles, strips);
+                     nw_ties_bytes(p->count) + nw_pack_writer_declared_bytes(p->count, tiles, strips);
     return nw_copying_check_budget(p->options->budget_bytes, bytes, io, "packing", m->path, err);
 }
 
@@ -343,7 +372,7 @@ nw_code nw_model_pack(nw_model *m, const nw_pack_options *options, nw_pack_resul
     if (rc == NW_OK)
         rc = nw_pack_encoder_measure(p.encoder, err);
     if (rc == NW_OK)
-        rc = declare_tensors(&p, err);
+        rc = declare_all(&p, err);
     if (rc == NW_OK)
         rc = walk(&p, &schedule, err);
     if (rc == NW_OK)

@@ -142,6 +142,19 @@ static nw_code declare_tensor(unpacking *u, const entry *e, nw_error *err)
     return nw_writer_declare_like(u->writer, e->name, &converted, err);
 }
 
+/* A pack's other names for its tensors, as they were in what was packed. */
+static nw_code declare_pack_aliases(unpacking *u, nw_error *err)
+{
+    const nw_pack *pack = nw_checkpoint_pack(u->model->checkpoint);
+    nw_code        rc = NW_OK;
+    for (size_t i = 0; pack != NULL && i < nw_pack_alias_count(pack) && rc == NW_OK; i++) {
+        nw_pack_alias a = nw_pack_alias_at(pack, i);
+        rc = nw_writer_alias(u->writer, a.name, a.kept, err);
+        u->result->alias_count++;
+    }
+    return rc;
+}
+
 static nw_code declare_all(unpacking *u, nw_error *err)
 {
     nw_code      rc = NW_OK;
@@ -157,7 +170,7 @@ static nw_code declare_all(unpacking *u, nw_error *err)
             rc = declare_tensor(u, e, err);
         last = e;
     }
-    return rc;
+    return rc == NW_OK ? declare_pack_aliases(u, err) : rc;
 }
 
 /* ---- the weights ---- */
@@ -237,7 +250,7 @@ static nw_pack_tensor packed_tensor(const unpacking *u, size_t entry_index)
     return nw_pack_tensor_at(nw_checkpoint_pack(c), nw_checkpoint_index(c, t));
 }
 
-/* A pack has no aliases: each tensor has tiles of its own. */
+/* Each tensor of a pack has tiles of its own: what is tied in it is recorded in the manifest. */
 static nw_code write_packed(unpacking *u, nw_error *err)
 {
     nw_code rc = NW_OK;

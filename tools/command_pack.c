@@ -103,6 +103,9 @@ static void print_result(const pack_options *o, const nw_pack_result *r, double 
         print_note("lossy: weights are %s", o->pack.type == NW_TYPE_Q8 ? "q8" : "q4, embedding and head q8");
     else if (r->rounded > 0)
         print_note("lossy: %llu weights were rounded", (unsigned long long)r->rounded);
+    if (r->alias_count > 0)
+        print_note("%zu name%s of tied tensors %s in the manifest", r->alias_count, r->alias_count == 1 ? "" : "s",
+                   r->alias_count == 1 ? "is" : "are");
     if (r->kept_count > 0)
         print_note("%zu tensors keep their type: their rows are no whole blocks of 32", r->kept_count);
     if (r->skipped_count > 0)
@@ -137,6 +140,7 @@ static void print_result_json(const pack_options *o, const nw_pack_result *r)
     cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(json, "path", o->to.dir);
     cJSON_AddNumberToObject(json, "tensor_count", (double)r->tensor_count);
+    cJSON_AddNumberToObject(json, "alias_count", (double)r->alias_count);
     cJSON_AddNumberToObject(json, "kept_count", (double)r->kept_count);
     cJSON_AddNumberToObject(json, "skipped_count", (double)r->skipped_count);
     cJSON_AddNumberToObject(json, "shard_count", r->shard_count);

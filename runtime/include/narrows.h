@@ -220,6 +220,7 @@ typedef struct {
     uint64_t rounded;                    /* weights that have lost bits; with q8 and q4 not counted: all may have */
     size_t   tensor_count;
     size_t   kept_count;    /* matrices whose rows have no whole blocks for q8 or q4: they keep their type */
+    size_t   alias_count;   /* names of tensors that are stored under another name: the manifest says which */
     size_t   skipped_count; /* tensors of types that cannot be run, which a pack does not hold */
     uint32_t shard_count;
 } nw_pack_result;

@@ -49,6 +49,29 @@ if [ -x "$1/tests/make_bin" ]; then
     ids=$(cat "$work/out")
     run run -m "$work/tied" -b 64M -n 8 --input-ids '5 6 7 1'
     expect_out "$ids"
+
+    # By way of a pack, which holds them once too, it is the same file. Equal copies that are no ties stay separate.
+    run pack "$work/tied" "$work/tied.pack"
+    expect_status 0
+    err_has '^narrows: 1 name of tied tensors is in the manifest$'
+    grep -q '"required": \["packed", "aliases"\]' "$work/tied.pack/manifest.json" || fail 'aliases are not required'
+    run unpack "$work/tied.pack" "$work/tied.again"
+    expect_status 0
+    err_has '^narrows: 1 name of tied tensors is in the metadata$'
+    cmp -s "$work/untied/model.safetensors" "$work/tied.again/model.safetensors" || fail 'by way of a pack: another file'
+    run run -m "$work/tied.pack" -b 64M -n 8 --input-ids '5 6 7 1'
+    expect_out "$ids"
+    run pack "$data/goldens/three-embeddings" "$work/copies.pack" --json
+    expect_status 0
+    out_has '"alias_count":.0,$'
+    ! grep -q aliases "$work/copies.pack/manifest.json" || fail 'equal copies are called aliases'
+    run unpack "$work/copies.pack" "$work/copies"
+    expect_status 0
+    "$1/tests/show_tensor" "$work/copies/model.safetensors" >"$work/names"
+    grep -q '^shared.weight F32' "$work/names" && grep -q '^encoder.embed_tokens.weight F32' "$work/names" ||
+        fail 'a copy is missing'
+    [ "$(du -sk "$work/tied.pack" | cut -f 1)" -lt $(($(du -sk "$work/copies.pack" | cut -f 1) - 30)) ] ||
+        fail 'the tied tensors take as much room as two'
 fi
 
 # For programs: one object; a mistake has its one line and none.

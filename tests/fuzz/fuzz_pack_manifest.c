@@ -25,6 +25,10 @@ static void check_manifest(const nw_pack *p)
         for (size_t k = 0; k < i; k++)
             NW_CHECK(strcmp(p->files[k].name, name) != 0);
     }
+    for (size_t i = 0; i < p->alias_count; i++) {
+        NW_CHECK(nw_tensor_name_ok(p->aliases[i].name, strlen(p->aliases[i].name)));
+        NW_CHECK(nw_tensor_name_ok(p->aliases[i].kept, strlen(p->aliases[i].kept)));
+    }
     size_t held = 0;
     for (size_t i = 0; i < p->shard_count; i++) {
         for (size_t k = 0; k < nw_pack_block_count(p, i); k++, held++)
@@ -60,6 +64,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_manifest(&p);
     nw_memory_free(&mem, NW_TAG_INDEX, p.shard_files, p.shard_cap, sizeof *p.shard_files);
     nw_memory_free(&mem, NW_TAG_INDEX, p.files, p.file_cap, sizeof *p.files);
+    nw_memory_free(&mem, NW_TAG_INDEX, p.aliases, p.alias_cap, sizeof *p.aliases);
     nw_memory_free(&mem, NW_TAG_INDEX, p.holdings, p.holding_cap, sizeof *p.holdings);
     nw_names_free(&p.names);
     fuzz_memory_check(&mem, 8 * size);

@@ -169,6 +169,10 @@ static inline nw_code pack_make_with(nw_memory *mem, const char *dir, const pack
         rc = nw_pack_writer_declare(k.w, &d, &k.ids[i], err);
     }
     if (rc == NW_OK)
+        rc = nw_pack_writer_alias(k.w, "zz.alias", k.ids[0], err);
+    if (rc == NW_OK)
+        rc = nw_pack_writer_alias(k.w, "0.alias", k.ids[m->count - 1], err);
+    if (rc == NW_OK)
         rc = nw_pack_writer_file(k.w, "config.json", "{\"a\": ", 6, err);
     if (rc == NW_OK)
         rc = nw_pack_writer_file(k.w, "config.json", "1}\n", 3, err);

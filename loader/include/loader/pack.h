@@ -49,6 +49,11 @@ typedef struct {
     uint64_t    bytes, xxh3;
 } nw_pack_file;
 
+/* Another name that a tensor had in the checkpoint, where both led to the same bytes. */
+typedef struct {
+    const char *name, *kept; /* kept: the tensor's */
+} nw_pack_alias;
+
 typedef struct {
     const char *model;                         /* as it was called when it was packed */
     const char *tool;                          /* what packed it: "narrows 0.1.0" */
@@ -82,6 +87,9 @@ nw_pack_tensor nw_pack_tensor_at(const nw_pack *pack, size_t index); /* sorted b
 size_t        nw_pack_tile_count(const nw_pack *pack);
 nw_pack_tile  nw_pack_tile_at(const nw_pack *pack, size_t index);
 nw_pack_strip nw_pack_strip_at(const nw_pack *pack, size_t index); /* of all; a tile's are strip_first and following */
+
+size_t        nw_pack_alias_count(const nw_pack *pack);
+nw_pack_alias nw_pack_alias_at(const nw_pack *pack, size_t index); /* sorted by name */
 
 size_t         nw_pack_shard_count(const nw_pack *pack);
 const nw_file *nw_pack_shard(const nw_pack *pack, size_t shard);

@@ -54,6 +54,10 @@ void nw_pack_writer_expect(nw_pack_writer *writer, uint64_t bytes);
 NW_MUST_USE nw_code nw_pack_writer_declare(nw_pack_writer *writer, const nw_pack_declaration *tensor,
                                            uint32_t *ret_tensor, nw_error *err);
 
+/* Says that `name`, which is not declared, is another name for a declared tensor. Before the first tile.
+ * Errors  NW_E_ARG: not a name. */
+NW_MUST_USE nw_code nw_pack_writer_alias(nw_pack_writer *writer, const char *name, uint32_t tensor, nw_error *err);
+
 /* Starts a block of the schedule: "decoder.3". */
 NW_MUST_USE nw_code nw_pack_writer_block(nw_pack_writer *writer, const char *name, nw_error *err);
 
@@ -62,7 +66,8 @@ NW_MUST_USE nw_code nw_pack_writer_block(nw_pack_writer *writer, const char *nam
 NW_MUST_USE nw_code nw_pack_writer_schedule(nw_pack_writer *writer, uint32_t tensor, uint32_t tile, nw_error *err);
 
 /* Writes the schedule's next tile: all strips of it, in order, in forms that are possible for its type.
- * Errors  the first call: NW_E_ARG (a name twice), NW_E_IO (no room); any: NW_E_IO, NW_E_MEMORY, NW_E_BUDGET. */
+ * Errors  the first call: NW_E_ARG (a name twice, aliases included), NW_E_IO (no room); any: NW_E_IO, NW_E_MEMORY,
+ *         NW_E_BUDGET. */
 NW_MUST_USE nw_code nw_pack_writer_tile(nw_pack_writer *writer, const nw_pack_strip_data *strips, size_t strip_count,
                                         nw_error *err);
 

@@ -27,7 +27,8 @@ NW_MUST_USE nw_code nw_writer_declare(nw_writer *writer, const char *name, nw_dt
 NW_MUST_USE nw_code nw_writer_declare_like(nw_writer *writer, const char *name, const nw_tensor *like, nw_error *err);
 
 /* Says in the metadata of every shard that `name` is another name for the tensor `kept`, as accelerate's save_model
- * does. Before the first data. */
+ * does. Before the first data.
+ * Errors  NW_E_ARG: "format", which says something else there; NW_E_MEMORY, NW_E_BUDGET. */
 NW_MUST_USE nw_code nw_writer_alias(nw_writer *writer, const char *name, const char *kept, nw_error *err);
 
 /* Starts a group: its tensors go to one shard unless the group alone is larger than a shard. */

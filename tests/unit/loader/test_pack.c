@@ -166,6 +166,11 @@ static void test_round_trip(void **state)
         for (size_t t = 0; t < COUNT; t++)
             check_tensor(&r, codec, &m, t);
         assert_int_equal(find(r.pack, "b1.h"), COUNT);
+        assert_int_equal(nw_pack_alias_count(r.pack), 2);
+        assert_string_equal(nw_pack_alias_at(r.pack, 0).name, "0.alias");
+        assert_string_equal(nw_pack_alias_at(r.pack, 0).kept, tensors[COUNT - 1].name);
+        assert_string_equal(nw_pack_alias_at(r.pack, 1).name, "zz.alias");
+        assert_string_equal(nw_pack_alias_at(r.pack, 1).kept, tensors[0].name);
         assert_int_equal(r.pack->file_count, 2);
         assert_string_equal(r.pack->files[0].name, "config.json");
         assert_int_equal(r.pack->files[0].bytes, 9);
@@ -329,7 +334,7 @@ static void test_refused(void **state)
     nw_pack_writer_options   options = {.model = "m", .tool = "t", .compress = "off"};
     nw_memory                mem;
     nw_memory_init(&mem, UINT64_MAX, NULL);
-    for (size_t i = 0; i < 8 + 9 + 3; i++) {
+    for (size_t i = 0; i < 8 + 9 + 6; i++) {
         nw_pack_writer *w = NULL;
         nw_error        err = {0};
         uint32_t        id = 0;
@@ -356,6 +361,13 @@ static void test_refused(void **state)
             } else if (i == 18) {
                 assert_int_equal(nw_pack_writer_tile(w, &data, 1, &err), NW_E_IO);
                 assert_non_null(strstr(err.msg, "free"));
+            } else if (i == 19) {
+                assert_int_equal(nw_pack_writer_alias(w, "", id, &err), NW_E_ARG);
+            } else if (i < 22) {
+                assert_int_equal(nw_pack_writer_alias(w, i == 20 ? "x" : "y", id, &err), NW_OK);
+                assert_int_equal(nw_pack_writer_alias(w, i == 20 ? "z" : "y", id, &err), NW_OK);
+                assert_int_equal(nw_pack_writer_tile(w, &data, 1, &err), NW_E_ARG);
+                assert_non_null(strstr(err.msg, "twice"));
             } else {
                 assert_int_equal(nw_pack_writer_file(w, "a", "x", 1, &err), NW_OK);
                 assert_int_equal(nw_pack_writer_file(w, "b", "x", 1, &err), NW_OK);
