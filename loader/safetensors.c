@@ -230,8 +230,12 @@ static nw_code check_cover(const header *h, size_t first, nw_error *err)
     return NW_OK;
 }
 
+/* What begins with a number that no header can have is some other file, and the number means nothing. */
 static nw_code fail_length(const nw_source *source, uint64_t len, nw_error *err)
 {
+    if (len > NW_HEADER_BYTES_MAX)
+        return nw_fail(err, NW_E_FORMAT, 0, "'%s' is not a safetensors file, and no PyTorch one (zip or pickle)",
+                       source->path);
     return nw_fail(err, NW_E_FORMAT, 0,
                    "'%s' is not a safetensors file, or is cut short: a header of %llu bytes in a file of %llu",
                    source->path, (unsigned long long)len, (unsigned long long)source->file->size);

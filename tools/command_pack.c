@@ -161,8 +161,7 @@ int command_pack(int argc, char **argv)
     nw_model      *model = NULL;
     nw_error       err = {0};
     nw_pack_result result;
-    if (o.to.common.budget != NULL)
-        status = options_budget(&o.to.common);
+    status = options_copying_budget(&o.to.common);
     if (status == -1)
         status = options_open_model(&o.to.common, &model);
     if (status == -1) {

@@ -226,7 +226,7 @@ static int find_text(run *r)
         rc == NW_OK && strcmp(tokenizer.kind, "none") != 0 && nw_model_piece(r->model, 0, &len, &err) != NULL;
     if (rc == NW_OK || r->o.ids != NULL)
         return -1;
-    return print_failure(&err);
+    return print_text_failure(&err);
 }
 
 /* ---- answers

@@ -154,8 +154,7 @@ int command_verify(int argc, char **argv)
     if (status != -1)
         return status;
     interrupt_setup();
-    if (o.budget != NULL)
-        status = options_budget(&o);
+    status = options_copying_budget(&o);
     if (status != -1)
         return print_finish(status);
     verify                v = {.o = &o, .transfer = transfer_start(o.quiet)};

@@ -115,16 +115,18 @@ static const struct argp_option session_options[] = {
 static const struct argp_option budget_options[] = {
     {"budget", 'b', "SIZE", 0, "The most memory that the whole process may hold (default: what it takes)", 3},
     {"ram", 0, 0, OPTION_ALIAS, 0, 3},
+    {"force", KEY_FORCE, 0, 0, "Accept a budget above what the machine has available", 3},
     {0},
 };
 
 static error_t parse_budget(int key, char *arg, struct argp_state *state)
 {
     options *o = (options *)state->input;
-    if (key != 'b')
-        return ARGP_ERR_UNKNOWN;
-    o->budget = arg;
-    return 0;
+    switch (key) {
+    case 'b': o->budget = arg; return 0;
+    case KEY_FORCE: o->session.force = true; return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
 }
 
 const struct argp options_budget_argp = {.options = budget_options, .parser = parse_budget};
@@ -251,6 +253,7 @@ static error_t parse_output(int key, char *arg, struct argp_state *state)
     case KEY_USAGE: {
         char name[32];
         snprintf(name, sizeof name, "%s", o->name);
+        print_whole();
         argp_help(state->root_argp, stdout,
                   key == 'h' ? ARGP_HELP_SHORT_USAGE | ARGP_HELP_LONG | ARGP_HELP_DOC : ARGP_HELP_USAGE, name);
         o->helped = true;
@@ -348,23 +351,42 @@ int options_parse(const struct argp *argp, int argc, char **argv, options *o, vo
     return -1;
 }
 
+static bool is_auto(const options *o)
+{
+    return o->budget == NULL || strcmp(o->budget, "auto") == 0;
+}
+
 int options_budget(options *o)
 {
-    nw_machine_memory memory;
-    nw_machine_memory_read(&memory);
-    const char *text = o->budget == NULL ? "auto" : o->budget;
-    if (!nw_budget_parse(text, &memory, &o->session.budget_bytes)) {
-        options_fail(o, "--budget: '%s' is not a size: 900M, 1.5G, 2GB, 60%%, auto", text);
-        return EXIT_USAGE;
-    }
-    if (strcmp(text, "auto") == 0) {
-        uint64_t budget = o->session.budget_bytes;
-        char     chosen[16], left[16], kept[16];
-        print_note("budget: %s (auto: %s leaves %s, of which %s is kept free)", nw_bytes_format(budget, false, chosen),
-                   memory.limited_by, nw_bytes_format(memory.available, false, left),
-                   nw_bytes_format(memory.available > budget ? memory.available - budget : 0, false, kept));
-    }
-    return -1;
+    nw_machine_memory_read(&o->memory);
+    const char *text = is_auto(o) ? "auto" : o->budget;
+    if (nw_budget_parse(text, &o->memory, &o->session.budget_bytes))
+        return -1;
+    options_fail(o, "--budget: '%s' is not a size: 900M, 1.5G, 2GB, 60%%, auto", text);
+    return EXIT_USAGE;
+}
+
+int options_copying_budget(options *o)
+{
+    if (o->budget == NULL)
+        return -1;
+    int      status = options_budget(o);
+    uint64_t budget = o->session.budget_bytes, available = o->memory.available + nw_process_peak();
+    if (status != -1 || o->session.force || budget <= available)
+        return status;
+    char want[16], have[16];
+    print_error("budget %s is above the %s that this machine has available (%s)", nw_bytes_format(budget, false, want),
+                nw_bytes_format(available, false, have), o->memory.limited_by);
+    return EXIT_BUDGET;
+}
+
+static void note_budget(const options *o)
+{
+    uint64_t budget = o->session.budget_bytes;
+    char     chosen[16], left[16], kept[16];
+    print_note("budget: %s (auto: %s leaves %s, of which %s is kept free)", nw_bytes_format(budget, false, chosen),
+               o->memory.limited_by, nw_bytes_format(o->memory.available, false, left),
+               nw_bytes_format(o->memory.available > budget ? o->memory.available - budget : 0, false, kept));
 }
 
 int options_open_model(const options *o, nw_model **ret_model)
@@ -377,5 +399,9 @@ int options_open_model(const options *o, nw_model **ret_model)
         .budget_bytes = o->session.budget_bytes,
         .log = o->session.log,
     };
-    return nw_model_open(&model, ret_model, &err) == NW_OK ? -1 : print_failure(&err);
+    if (nw_model_open(&model, ret_model, &err) != NW_OK)
+        return print_failure(&err);
+    if (is_auto(o) && o->session.budget_bytes > 0) /* 0: the command takes what it needs */
+        note_budget(o);
+    return -1;
 }

@@ -21,6 +21,7 @@ typedef struct {
 
     const char        *budget;  /* as written; NULL: auto */
     nw_session_options session; /* budget_bytes is set by options_budget */
+    nw_machine_memory  memory;  /* what options_budget has found, for `auto` */
 
     bool       json, quiet, helped;
     int        verbose;
@@ -33,7 +34,7 @@ typedef struct {
 /* Children for a command's argp. Their input is the options struct. */
 extern const struct argp options_model_argp;   /* -m, --config, --tokenizer */
 extern const struct argp options_session_argp; /* -b, -n, -t and what else makes a plan */
-extern const struct argp options_budget_argp;  /* -b alone, for commands whose memory does not depend on it */
+extern const struct argp options_budget_argp;  /* -b and --force, for commands whose memory does not depend on it */
 extern const struct argp options_output_argp;  /* --json, -q, -v, --color, --help */
 
 /* Reports a mistake on one line with a hint at --help; returns what an argp parser returns then. */
@@ -42,11 +43,15 @@ error_t options_fail(options *o, const char *fmt, ...) NW_PRINTF(2, 3);
 /* Parses argv. Returns -1 to go on, or the exit status: after a mistake (reported), or after --help. */
 int options_parse(const struct argp *argp, int argc, char **argv, options *o, void *input);
 
-/* Resolves the budget into session.budget_bytes; says on stderr what `auto` chose. Returns -1 to go on, or the exit
- * status. */
+/* Resolves the budget into session.budget_bytes. Returns -1 to go on, or the exit status. */
 int options_budget(options *o);
 
-/* Opens the model that the options name, under session.budget_bytes. Returns -1 to go on, or the exit status. */
+/* The same for a command that takes what it needs: without -b there is no budget (0), and one above what the machine
+ * has is refused here, unless --force is given; sessions refuse it themselves. */
+int options_copying_budget(options *o);
+
+/* Opens the model that the options name, under session.budget_bytes; then says on stderr what `auto` chose. Returns -1
+ * to go on, or the exit status. */
 int options_open_model(const options *o, nw_model **ret_model);
 
 /* A whole decimal number from min to max. */

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "utf8_text.h"
+
 static struct {
     bool quiet, color, terminal;
     bool progress_drawn;
@@ -87,6 +89,14 @@ int print_failure(const nw_error *err)
     return exit_status(err->code);
 }
 
+int print_text_failure(const nw_error *err)
+{
+    if (err->code != NW_E_TOKENIZER)
+        return print_failure(err);
+    print_error("%s (--tokenizer names another, --input-ids needs none)", err->msg);
+    return exit_status(err->code);
+}
+
 static void log_line(void *user, nw_log_level level, const char *line)
 {
     (void)user;
@@ -139,6 +149,19 @@ bool print_bytes(const char *bytes, size_t len)
     return wrote(fwrite(bytes, 1, len, stdout) == len);
 }
 
+/* JSON is UTF-8, and a path is whatever bytes it is: what is no character becomes U+FFFD. */
+static bool print_utf8(const char *text, size_t len)
+{
+    size_t bad;
+    while ((bad = utf8_invalid_at(text, len)) != SIZE_MAX) {
+        if (!print_bytes(text, bad) || !print_bytes("\xef\xbf\xbd", 3))
+            return false;
+        text += bad + 1;
+        len -= bad + 1;
+    }
+    return print_bytes(text, len);
+}
+
 bool print_text(const char *fmt, ...)
 {
     char    text[2048];
@@ -162,6 +185,7 @@ bool print_line_text(const char *text, size_t len)
 
 bool print_json_text(const char *text, size_t len)
 {
+    size_t plain = 0; /* what needs no escape, up to i, begins here */
     for (size_t i = 0; i < len; i++) {
         unsigned char c = (unsigned char)text[i];
         char          escape[8];
@@ -172,10 +196,13 @@ bool print_json_text(const char *text, size_t len)
             escape_len = snprintf(escape, sizeof escape, "\\n");
         else if (c < 0x20 || c == 0x7f)
             escape_len = snprintf(escape, sizeof escape, "\\u%04x", c);
-        if (!(escape_len > 0 ? print_bytes(escape, (size_t)escape_len) : print_bytes(&text[i], 1)))
+        if (escape_len == 0)
+            continue;
+        if (!print_utf8(text + plain, i - plain) || !print_bytes(escape, (size_t)escape_len))
             return false;
+        plain = i + 1;
     }
-    return out.out_errno == 0;
+    return print_utf8(text + plain, len - plain);
 }
 
 bool print_json_number(double value)
@@ -210,7 +237,7 @@ bool print_json(const cJSON *json, bool pretty)
         errno = ENOMEM;
         return wrote(false);
     }
-    bool ok = print_bytes(text, strlen(text));
+    bool ok = print_utf8(text, strlen(text));
     cJSON_free(text);
     return ok;
 }
@@ -220,7 +247,13 @@ bool print_flush(void)
     if (out.out_errno != 0)
         return false;
     errno = 0;
-    return wrote(fflush(stdout) == 0);
+    return wrote(fflush(stdout) == 0 && !ferror(stdout));
+}
+
+void print_whole(void)
+{
+    static char buffer[64 << 10];
+    setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
 }
 
 int print_finish(int status)

@@ -40,6 +40,9 @@ void print_note(const char *fmt, ...) NW_PRINTF(1, 2); /* warnings and remarks; 
 /* Prints the error's line and returns its exit status. */
 int print_failure(const nw_error *err);
 
+/* The same where a text was to become ids: what is wrong with a tokenizer comes with what can be done about it. */
+int print_text_failure(const nw_error *err);
+
 /* A log sink for the libraries: warnings, and with `verbose` 1 and 2 more. */
 nw_log print_log(int verbose);
 
@@ -52,11 +55,15 @@ void print_progress_clear(void);
 bool print_bytes(const char *bytes, size_t len);
 bool print_text(const char *fmt, ...) NW_PRINTF(1, 2);  /* control characters but newline become '?' */
 bool print_line_text(const char *text, size_t len);     /* newlines written as "\n", so that it stays one line */
-bool print_json_text(const char *text, size_t len);     /* the inside of a JSON string, without its quotes */
+bool print_json_text(const char *text, size_t len);     /* inside of a JSON string, whole characters, without quotes */
 bool print_json_number(double value);                   /* shortest that reads back; null if not finite */
 bool print_json_float(float value);                     /* the same, read back as a float */
 bool print_json(const struct cJSON *json, bool pretty); /* a whole document; NULL (out of memory) is a failure */
 bool print_flush(void);
+
+/* Before anything is printed: what others print to stdout (argp's help) is then written by print_flush, which sees an
+ * error. */
+void print_whole(void);
 
 /* Flushes stdout and returns `status`, or what a failure to write makes of it. The last call of a command. */
 int print_finish(int status);

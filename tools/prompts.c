@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "print.h"
+#include "utf8_text.h"
 
 #define TEXT_SHARE                                                                                                     \
     64              /* of the budget, for the text of one prompt: what tokenising takes is a few dozen times as much */
@@ -27,44 +28,6 @@ static size_t ids_limit(uint64_t budget_bytes)
 {
     uint64_t limit = budget_bytes == 0 ? (uint64_t)1 << 30 : budget_bytes / IDS_SHARE;
     return limit > SIZE_MAX ? SIZE_MAX : (size_t)limit;
-}
-
-size_t utf8_invalid_at(const char *text, size_t len)
-{
-    const unsigned char *s = (const unsigned char *)text;
-    for (size_t i = 0; i < len;) {
-        /* Unicode 15, table 3-7: what the second byte may be depends on the first; all later ones are 80..BF. */
-        unsigned char c = s[i], low = 0x80, high = 0xbf;
-        size_t        more;
-        if (c < 0x80) {
-            i++;
-            continue;
-        }
-        if (c >= 0xc2 && c <= 0xdf)
-            more = 1;
-        else if (c >= 0xe0 && c <= 0xef)
-            more = 2;
-        else if (c >= 0xf0 && c <= 0xf4)
-            more = 3;
-        else
-            return i;
-        if (c == 0xe0)
-            low = 0xa0;
-        else if (c == 0xed)
-            high = 0x9f;
-        else if (c == 0xf0)
-            low = 0x90;
-        else if (c == 0xf4)
-            high = 0x8f;
-        for (size_t k = 1; k <= more; k++) {
-            if (i + k >= len || s[i + k] < low || s[i + k] > high)
-                return i;
-            low = 0x80;
-            high = 0xbf;
-        }
-        i += more + 1;
-    }
-    return SIZE_MAX;
 }
 
 /* ---- text
@@ -227,7 +190,7 @@ static int encode_text(buffer *ids, nw_model *model, size_t limit, const char *w
         uint32_t *at = (uint32_t *)ids->data + ids->used / sizeof(uint32_t);
         nw_error  err = {0};
         if (nw_model_encode_text(model, text, len, at, room, ret_count, &err) != NW_OK)
-            return print_failure(&err);
+            return print_text_failure(&err);
         if (*ret_count <= room)
             return -1;
         room = *ret_count;

@@ -68,8 +68,6 @@ void prompts_free(prompts *p);
  * where   said in front of messages: "line 3: " or "". Returns as prompts_add. */
 int ids_parse(buffer *ids, const char *text, size_t len, uint32_t vocab_size, size_t limit, const char *where);
 
-/* Where the text is no UTF-8: the offset of the first byte that does not belong; SIZE_MAX: it is. */
-size_t utf8_invalid_at(const char *text, size_t len);
 
 /* The most bytes of text of one prompt under a budget. Tokenising takes a few dozen times its text. */
 uint64_t prompts_text_limit(uint64_t budget_bytes);

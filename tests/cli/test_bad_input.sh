@@ -52,8 +52,76 @@ if [ -w /dev/full ]; then
         expect_status 5
         err_has 'No space left'
     done
-    "$narrows" --help >/dev/full 2>"$work/err"
-    [ $? -eq 5 ] || fail 'help to a full disk'
+    for help in --help 'run --help' 'run --usage' 'pack --help' 'unpack --help' 'verify --help' 'embed --help' 'info --help' \
+        'plan --help' 'tokenize --help' 'help detokenize' --version; do
+        "$narrows" $help >/dev/full 2>"$work/err"
+        status=$? ran="narrows $help >/dev/full"
+        expect_status 5
+        err_has 'No space left'
+    done
+fi
+
+# A model that does not open is all that is said; one that does, of a budget that was chosen.
+refused 2 'No such file' run -m "$work/none" x
+refused 2 'No such file' embed -m "$work/none" x
+refused 2 'No such file' plan -m "$work/none"
+run run -m "$model" 'six hundred twelve'
+expect_status 0
+err_has '^narrows: budget: .* (auto: '
+
+# More than the machine has is no budget, for whatever command, unless one insists.
+for command in run embed pack unpack; do
+    case $command in
+    *pack) refused 3 'budget 999T is above the' $command -q -b 999T "$model" "$work/x" ;;
+    *) refused 3 'budget 999T is above the' $command -q -b 999T -m "$model" x ;;
+    esac
+done
+[ ! -e "$work/x" ] || fail 'a budget that is refused leaves something'
+run pack -q -b 999T --force "$model" "$work/forced"
+expect_status 0
+refused 3 'budget 999T is above the' verify -q -b 999T "$work/forced"
+run verify -q -b 999T --force "$work/forced"
+expect_status 0
+run unpack -q -b 999T --force "$work/forced" "$work/forced.unpacked"
+expect_status 0
+
+# A file that is anything at all.
+echo 'All happy families are alike; every unhappy family is unhappy in its own way.' >"$work/novel"
+for name in novel novel.bin novel.safetensors; do
+    [ -e "$work/$name" ] || cp "$work/novel" "$work/$name"
+    refused 4 "$name' is not a safetensors file, and no PyTorch one (zip or pickle)$" run -b 64M -m "$work/$name" x
+done
+
+# Weights alone: what is missing, and what to do about it.
+mkdir "$work/alone"
+cp "$model/model.safetensors" "$model/config.json" "$work/alone"
+refused 6 "no spiece.model in .*(--tokenizer names another, --input-ids needs none)" run -b 64M -m "$work/alone" x
+refused 6 "no spiece.model in .*(--tokenizer names another, --input-ids needs none)" embed -b 64M -m "$work/alone" x
+run run -b 64M -m "$work/alone" --tokenizer "$model" 'six hundred twelve'
+expect_status 0
+run run -b 64M -m "$work/alone" -n 4 --input-ids '5 1'
+expect_status 0
+
+# A path is bytes; JSON is UTF-8 whatever they are.
+odd=$(printf '%s/m\377\303(\342\202' "$work")
+mkdir "$odd" 2>/dev/null && cp "$model"/* "$odd"
+if [ -f "$odd/config.json" ]; then
+    for args in 'info --json' 'info --json --tensors' 'plan --json -b 64M -m' 'run --json -b 64M x -m'; do
+        run $args "$odd"
+        expect_status 0
+        out_is_json
+    done
+    run pack -q --json "$odd" "$odd.pack"
+    expect_status 0
+    out_is_json
+    out_has "$(printf 'm\357\277\275\357\277\275(\357\277\275\357\277\275.pack"')"
+    flip "$odd.pack/pack-00001-of-00001.nwp" 99999
+    run verify --json "$odd.pack"
+    expect_status 5
+    out_is_json
+    run verify --json "$odd"
+    expect_status 4
+    out_is_json
 fi
 
 # A reader that leaves early: quiet.
