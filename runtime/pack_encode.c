@@ -340,7 +340,7 @@ nw_code nw_pack_encoder_encode(nw_pack_encoder *e, uint32_t tensor, uint32_t til
     return NW_OK;
 }
 
-nw_code nw_pack_encoder_measure(nw_pack_encoder *e, nw_error *err)
+nw_code nw_pack_encoder_measure(nw_pack_encoder *e, nw_progress *progress, nw_error *err)
 {
     const nw_tensor *t = nw_checkpoint_tensor(e->model->checkpoint, e->embed);
     uint64_t         tiles = nw_pack_cut(t).tile_count, rounded = e->rounded;
@@ -356,6 +356,8 @@ nw_code nw_pack_encoder_measure(nw_pack_encoder *e, nw_error *err)
             rc = nw_pack_encoder_encode(e, e->embed, (uint32_t)k, &encoded, err);
         for (size_t i = 0; rc == NW_OK && i < encoded.strip_count; i++)
             longest = nw_max_size(longest, encoded.strips[i].len);
+        if (rc == NW_OK)
+            rc = nw_progress_report(progress, err);
     }
     e->stride = (uint32_t)nw_round_up(longest, 4096);
     e->rounded = rounded;

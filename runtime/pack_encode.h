@@ -2,6 +2,7 @@
 #ifndef NW_RUNTIME_PACK_ENCODE_H
 #define NW_RUNTIME_PACK_ENCODE_H
 
+#include "copying.h"
 #include "loader/pack_writer.h"
 #include "loader/packed.h"
 #include "model_state.h"
@@ -33,8 +34,9 @@ NW_MUST_USE nw_code nw_pack_encoder_open(nw_model *m, nw_io *io, nw_type type, n
 uint64_t            nw_pack_encoder_bytes(const nw_model *m, unsigned threads);
 nw_pack_encoder    *nw_pack_encoder_close(nw_pack_encoder *e); /* takes NULL; returns NULL */
 
-/* Encodes the embedding for its longest strip: before the storage of tensors is asked for. */
-NW_MUST_USE nw_code nw_pack_encoder_measure(nw_pack_encoder *e, nw_error *err);
+/* Encodes the embedding for its longest strip: before the storage of tensors is asked for. Tells `progress`, of which
+ * nothing is done yet, so that it can be stopped. */
+NW_MUST_USE nw_code nw_pack_encoder_measure(nw_pack_encoder *e, nw_progress *progress, nw_error *err);
 
 nw_pack_storage nw_pack_encoder_storage(const nw_pack_encoder *e, uint32_t tensor);
 

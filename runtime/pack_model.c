@@ -37,7 +37,7 @@ struct packing {
     nw_stream             *stream;
     nw_pack_writer        *writer;
     uint32_t              *declared; /* [tensors of the checkpoint]: as the writer calls it, or NOT_STORED */
-    uint32_t              *kept;     /* [tensors of the checkpoint]: nw_ties_find; while they are declared */
+    uint32_t              *kept;     /* [tensors of the checkpoint]: nw_ties_find */
     bool                  *placed;   /* [tensors of the checkpoint]: the schedules have it */
     size_t                 count;
     nw_progress            progress; /* bytes of the source */
@@ -147,6 +147,19 @@ static nw_code walk(packing *p, const visitor *v, nw_error *err)
 
 /* ---- declaring ---- */
 
+/* Which tensors are tied, and how much there is to read. */
+static nw_code list_tensors(packing *p, nw_error *err)
+{
+    const nw_checkpoint *c = p->model->checkpoint;
+    nw_code              rc = nw_ties_find(p->model, &p->kept, err);
+    for (uint32_t i = 0; i < p->count && rc == NW_OK; i++) {
+        const nw_tensor *t = nw_checkpoint_tensor(c, i);
+        const char      *name = nw_model_tensor_name(p->model, t);
+        p->progress.total += name != NULL && name[0] != '\0' && p->kept[i] == i && nw_pack_can_store(t) ? t->bytes : 0;
+    }
+    return rc;
+}
+
 static nw_code declare_tensors(packing *p, nw_error *err)
 {
     const nw_model *m = p->model;
@@ -174,7 +187,6 @@ static nw_code declare_tensors(packing *p, nw_error *err)
         p->result->kept_count += how.kept;
         p->result->tensor_count++;
         p->result->source_bytes += t->bytes;
-        p->progress.total += t->bytes;
         rc = nw_pack_writer_declare(p->writer, &d, &p->declared[i], err);
     }
     return rc;
@@ -197,14 +209,8 @@ static nw_code declare_aliases(packing *p, nw_error *err)
 
 static nw_code declare_all(packing *p, nw_error *err)
 {
-    nw_code rc = nw_ties_find(p->model, &p->kept, err);
-    if (rc == NW_OK)
-        rc = declare_tensors(p, err);
-    if (rc == NW_OK)
-        rc = declare_aliases(p, err);
-    nw_ties_free(p->model, p->kept);
-    p->kept = NULL;
-    return rc;
+    nw_code rc = declare_tensors(p, err);
+    return rc == NW_OK ? declare_aliases(p, err) : rc;
 }
 
 static nw_code schedule_block(packing *p, const char *name, nw_error *err)
@@ -347,6 +353,7 @@ static void close_parts(packing *p)
     if (p->encoder != NULL)
         p->result->rounded = nw_pack_encoder_rounded(p->encoder);
     nw_pack_encoder_close(p->encoder);
+    nw_ties_free(p->model, p->kept);
     nw_stream_close(p->stream);
     nw_io_close(p->io);
     nw_pack_writer_close(p->writer);
@@ -370,7 +377,9 @@ nw_code nw_model_pack(nw_model *m, const nw_pack_options *options, nw_pack_resul
     nw_model_tokenizer_release(m);
     nw_code rc = open_parts(&p, err);
     if (rc == NW_OK)
-        rc = nw_pack_encoder_measure(p.encoder, err);
+        rc = list_tensors(&p, err);
+    if (rc == NW_OK)
+        rc = nw_pack_encoder_measure(p.encoder, &p.progress, err);
     if (rc == NW_OK)
         rc = declare_all(&p, err);
     if (rc == NW_OK)

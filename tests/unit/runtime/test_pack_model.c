@@ -313,8 +313,18 @@ static void test_shards(const temp_dir *dir)
 
 /* ---- what fails ---- */
 
+/* Stops at once. `user` gets what was done and all. */
+static bool stop_at_once(void *user, uint64_t done, uint64_t total)
+{
+    uint64_t *seen = user;
+    seen[0] = done;
+    seen[1] = total;
+    return false;
+}
+
 static void test_refused(const temp_dir *dir)
 {
+    uint64_t         seen[2] = {1, 0};
     char             src[1024];
     nw_pack_result   p;
     nw_unpack_result u;
@@ -324,6 +334,10 @@ static void test_refused(const temp_dir *dir)
     golden_dir("numbers-t5", src);
     check(model_pack(src, &o, NULL, &p, &err) == NW_E_CANCELLED, "stopped", err.msg);
     check(temp_dir_count(dir->path) == 0, "stopped", "something is left");
+    o = (nw_pack_options){.dir = packed.text, .on_progress = stop_at_once, .user = seen, .threads = 2};
+    check(model_pack(src, &o, NULL, &p, &err) == NW_E_CANCELLED, "stopped at once", err.msg);
+    check(seen[0] == 0 && seen[1] == 5117952, "stopped at once", "it was not before the first tile is written");
+    check(temp_dir_count(dir->path) == 0, "stopped at once", "something is left");
     o = (nw_pack_options){.dir = packed.text, .threads = 2, .budget_bytes = 4 << 20};
     check(model_pack(src, &o, NULL, &p, &err) == NW_E_BUDGET && err.bytes_needed > o.budget_bytes, "budget", err.msg);
     check(temp_dir_count(dir->path) == 0, "budget", "something is left");
