@@ -315,11 +315,11 @@ part_encode() {
     done
 }
 
-# Half of it, or the smallest that works.
+# Half of it, or a little more than the smallest that works.
 half_resident() { # INPUT OUTPUT
     all=$(all_resident --max-input-tokens "$1" -n "$2")
     plan 1M --max-input-tokens "$1" -n "$2"
-    awk -v all="$all" -v least="$(planned smallest)" 'BEGIN { printf "%.0f", (all / 2 > least ? all / 2 : least) }'
+    awk -v all="$all" -v least="$(planned smallest)" 'BEGIN { printf "%.0f", (all / 2 > 1.05 * least ? all / 2 : 1.05 * least) }'
 }
 
 part_input() {
