@@ -472,37 +472,75 @@ static void bound_budget(const nw_model *m, const nw_session_options *o, const n
     p->smallest = with_reserve(nw_max_u64(least, at_start));
 }
 
-/* K and V of the encoder stay in memory if they fit. The smallest budget is that of whichever way needs less. */
-static void choose_kv(const nw_model *m, const nw_session_options *o, const nw_tokenizer_cost *cost,
-                      uint64_t tokenizer_bytes, uint64_t unforeseen, uint64_t budget, nw_blueprint *b)
+/* What a plan is made from besides its shape. */
+typedef struct {
+    const nw_model           *m;
+    const nw_session_options *o;
+    nw_tokenizer_cost         cost;
+    uint64_t                  tokenizer_bytes, unforeseen;
+} plan_inputs;
+
+/* The plan of a shape, for p->budget, which is enough. */
+static void fill_plan(const plan_inputs *in, const nw_shape *shape, nw_blueprint *b)
 {
     nw_plan *p = &b->plan;
-    nw_shape in_memory = b->shape;
-    if (b->shape.pinned == NW_PASS_ENCODE) {
-        bound_budget(m, o, cost, tokenizer_bytes, unforeseen, b);
-        return;
+    b->shape = *shape;
+    p->pinned_tiles = p->pinned_bytes = 0;
+    memset(&p->read, 0, sizeof p->read);
+    p->part.reserve = NW_RESERVE(p->budget);
+    uint64_t room = p->budget - p->part.reserve;
+    uint64_t needed = choose_window(in->m, in->o, &in->cost, in->unforeseen, room, b);
+    NW_CHECK(needed <= room);
+    size_region(in->m, in->o, room - needed, b);
+    p->encode_only = b->shape.pinned == NW_PASS_ENCODE;
+    p->kv_on_disk = b->shape.maxima.stream_cross;
+    p->pass_tiles = b->pin_count;
+    claim(in->m, in->o, &in->cost, in->unforeseen, b);
+    count_reads(in->m, in->o, b, in->tokenizer_bytes);
+}
+
+static uint64_t smallest_of(const plan_inputs *in, const nw_shape *shape, nw_blueprint *b)
+{
+    b->shape = *shape;
+    bound_budget(in->m, in->o, &in->cost, in->tokenizer_bytes, in->unforeseen, b);
+    return b->plan.smallest;
+}
+
+/* K and V of the encoder stay in memory if they fit, unless passes would read noticeably more: a pin may hold more of a
+ * model than its own bytes. Fills all but the predictions; returns whether the budget is enough. */
+static bool choose_kv(const plan_inputs *in, uint64_t budget, nw_blueprint *b)
+{
+    nw_plan *p = &b->plan;
+    nw_shape memory = b->shape, disk = b->shape;
+    bool     either = b->shape.pinned != NW_PASS_ENCODE;
+    if (either)
+        shape_stream(in->m, &disk);
+    uint64_t on_disk = either ? smallest_of(in, &disk, b) : UINT64_MAX;
+    uint64_t in_memory = either && in->o->kv_on_disk ? UINT64_MAX : smallest_of(in, &memory, b);
+    p->smallest = nw_min_u64(on_disk, in_memory);
+    p->budget = nw_max_u64(budget, p->smallest);
+    if (p->budget < in_memory) {
+        fill_plan(in, &disk, b);
+        return budget >= p->smallest;
     }
-    shape_stream(m, &b->shape);
-    bound_budget(m, o, cost, tokenizer_bytes, unforeseen, b);
-    nw_shape on_disk = b->shape;
-    uint64_t smallest = p->smallest;
-    if (o->kv_on_disk)
-        return;
-    b->shape = in_memory;
-    bound_budget(m, o, cost, tokenizer_bytes, unforeseen, b);
-    if (budget < p->smallest && smallest < p->smallest)
-        b->shape = on_disk;
-    p->smallest = nw_min_u64(p->smallest, smallest);
+    fill_plan(in, &memory, b);
+    uint64_t read = p->read.next_pass;
+    if (read > 0 && p->budget >= on_disk) {
+        fill_plan(in, &disk, b);
+        if (read - read / 50 <= p->read.next_pass + p->read.kv)
+            fill_plan(in, &memory, b);
+    }
+    return budget >= p->smallest;
 }
 
 nw_code nw_blueprint_make(nw_model *m, const nw_session_options *o, uint64_t unforeseen, nw_blueprint *b, nw_error *err)
 {
-    nw_tokenizer_cost cost;
-    uint64_t          tokenizer_bytes, budget = o->budget_bytes;
+    plan_inputs in = {.m = m, .o = o, .unforeseen = unforeseen};
+    uint64_t    budget = o->budget_bytes;
     *b = (nw_blueprint){0};
     nw_code rc = shape_make(m, o, b, err);
     if (rc == NW_OK)
-        rc = nw_model_tokenizer_facts(m, &cost, &tokenizer_bytes, err);
+        rc = nw_model_tokenizer_facts(m, &in.cost, &in.tokenizer_bytes, err);
     if (rc == NW_OK)
         rc = arrays_open(m, b, err);
     if (rc != NW_OK)
@@ -512,23 +550,9 @@ nw_code nw_blueprint_make(nw_model *m, const nw_session_options *o, uint64_t unf
         nw_machine_memory_read(&machine);
         budget = nw_budget_auto(&machine);
     }
-    nw_plan *p = &b->plan;
-    choose_kv(m, o, &cost, tokenizer_bytes, unforeseen, budget, b);
-    rc = budget < p->smallest ? too_small(p, budget, &b->shape.maxima, err) : NW_OK;
-    p->budget = nw_max_u64(budget, p->smallest);
-    p->part.reserve = NW_RESERVE(p->budget);
-
-    uint64_t room = p->budget - p->part.reserve;
-    uint64_t needed = choose_window(m, o, &cost, unforeseen, room, b);
-    NW_CHECK(needed <= room);
-    size_region(m, o, room - needed, b);
-    p->encode_only = b->shape.pinned == NW_PASS_ENCODE;
-    p->kv_on_disk = b->shape.maxima.stream_cross;
-    p->pass_tiles = b->pin_count;
-    claim(m, o, &cost, unforeseen, b);
-    count_reads(m, o, b, tokenizer_bytes);
+    bool enough = choose_kv(&in, budget, b);
     predict(m, o, b);
-    return rc;
+    return enough ? NW_OK : too_small(&b->plan, budget, &b->shape.maxima, err);
 }
 
 nw_code nw_plan_make(nw_model *m, const nw_session_options *o, nw_plan *ret, nw_error *err)

@@ -19,7 +19,7 @@ refused 3 'for 2 tokens in, 100000 out' run -m "$model" -b 64M -n 100000 --json 
 refused 3 '500T is above' run -m "$model" -b 500T "$text"
 refused 3 'too long' run -m "$model" -b 64M -f /dev/zero
 yes 'six hundred' | head -c 500000 >"$work/long"
-refused 3 'too small: needs [0-9.]*G' run -m "$model" -b 64M -f "$work/long"
+refused 3 'too small: needs [0-9.]*[GM]' run -m "$model" -b 64M -f "$work/long"
 yes 'six hundred' | head -c 30000000 >"$work/many"
 refused 3 'line [0-9]*: .*budget' run -m "$model" -b 30M --lines -f "$work/many"
 

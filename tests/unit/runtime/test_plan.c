@@ -162,8 +162,11 @@ static int budgets_child(void *user)
     int line = check_budget(model, smallest, &before);
     for (uint64_t budget = smallest; line == 0 && budget < all + (all >> 2); budget += budget / 64) {
         line = check_budget(model, budget & ~(uint64_t)4095, &plan);
-        EXPECT(line != 0 || plan.read.next_pass <= before.read.next_pass);
-        EXPECT(line != 0 || plan.seconds_per_token <= before.seconds_per_token);
+        /* Where K and V come into memory, pins leave it: never for more than 2 % more to read. */
+        bool     moved = plan.kv_on_disk != before.kv_on_disk;
+        uint64_t read = plan.read.next_pass + plan.read.kv, read_before = before.read.next_pass + before.read.kv;
+        EXPECT(line != 0 || read <= read_before + (moved ? read_before / 50 : 0));
+        EXPECT(line != 0 || plan.seconds_per_token <= before.seconds_per_token * (moved ? 1.02 : 1));
         before = plan;
     }
     EXPECT(line == 0 || (printf("check_budget: %d\n", line), false));
