@@ -32,7 +32,8 @@ static bool cpu_has_avx512_vbmi2(void)
 }
 #endif
 
-static bool cpu_has_c(void)
+/* What the compiler may use without asking: C, and Advanced SIMD on AArch64. */
+static bool cpu_has_baseline(void)
 {
     return true;
 }
@@ -43,11 +44,13 @@ typedef struct {
 } variant;
 
 static const variant variants[] = {
-    {&nw_kernels_portable, cpu_has_c},
+    {&nw_kernels_portable, cpu_has_baseline},
 #if defined(NW_KERNELS_X86)
     {&nw_kernels_avx2, cpu_has_avx2},
     {&nw_kernels_avx512, cpu_has_avx512},
     {&nw_kernels_avx512_vbmi2, cpu_has_avx512_vbmi2},
+#elif defined(NW_KERNELS_NEON)
+    {&nw_kernels_neon, cpu_has_baseline},
 #endif
 };
 
@@ -78,6 +81,8 @@ const char *const *nw_kernels_names(void)
         "avx2",
         "avx512",
         "avx512_vbmi2",
+#elif defined(NW_KERNELS_NEON)
+        "neon",
 #endif
         NULL,
     };

@@ -9,6 +9,8 @@ extern const nw_kernels nw_kernels_portable;
 extern const nw_kernels nw_kernels_avx2;
 extern const nw_kernels nw_kernels_avx512;       /* with the forms of avx2 */
 extern const nw_kernels nw_kernels_avx512_vbmi2; /* the same, with forms of its own */
+#elif defined(NW_KERNELS_NEON)
+extern const nw_kernels nw_kernels_neon;
 #endif
 
 /* Entries for weights in other forms, from kernels_forms_<name>.c; model/kernels.h has their contracts. */
@@ -29,6 +31,9 @@ FORMS_DECLARE(avx2)
 FORMS_DECLARE(avx512)
 size_t nw_slim_encode_avx2(void *dst, size_t cap, const void *src, size_t rows, size_t k, unsigned width);
 size_t nw_slim_encode_avx512(void *dst, size_t cap, const void *src, size_t rows, size_t k, unsigned width);
+#elif defined(NW_KERNELS_NEON)
+FORMS_DECLARE(neon)
+size_t nw_slim_encode_neon(void *dst, size_t cap, const void *src, size_t rows, size_t k, unsigned width);
 #endif
 
 #endif

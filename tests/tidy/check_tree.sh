@@ -110,8 +110,11 @@ awk -v ROOT=. '
             print place ": " name
     }' "$work/code" | report 'include against the arrows'
 
-# Every header compiles alone, with the directories that its own module sees. A *.inc.h is a source, not a header.
+# Every header compiles alone, with the directories that its own module sees. A *.inc.h is a source, not a header. Those of another
+# instruction set are looked at where there is a compiler for it.
 base=runtime/base/include
+machine=$(uname -m)
+arm64_sysroot=$here/../../build/arm64-sysroot
 for header in $sources; do
     case $header in
     *.inc.h) continue ;;
@@ -126,14 +129,21 @@ for header in $sources; do
     tools/*) dirs="$base runtime/include" ;;
     *) dirs="$base runtime/include loader/include model/include runtime tests/support" ;;
     esac
-    flags=
+    flags= with=$compiler
+    case $machine-$header in
+    x86_64-*_neon.h)
+        command -v aarch64-linux-gnu-gcc >/dev/null && [ -d "$arm64_sysroot" ] || continue
+        with="aarch64-linux-gnu-gcc --sysroot=$arm64_sysroot"
+        ;;
+    aarch64-*_avx2.h | aarch64-*_avx512.h) continue ;;
+    esac
     case $header in
     *_avx2.h) flags='-mavx2 -mfma -mf16c' ;;
     *_avx512.h) flags='-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl' ;;
     esac
     for dir in $dirs; do flags="$flags -I$dir"; done
     printf '#include "%s"\n' "$header" |
-        "$compiler" -std=c11 -fsyntax-only -Wall -Wextra -Wno-unused-function -Werror -D_POSIX_C_SOURCE=200809L \
+        $with -std=c11 -fsyntax-only -Wall -Wextra -Wno-unused-function -Werror -D_POSIX_C_SOURCE=200809L \
             -D_FILE_OFFSET_BITS=64 -DNW_TEST_DATA='""' -I. $flags -x c - 2>"$work/err" ||
         echo "$header: $(grep -m 1 error "$work/err")" | report 'header does not compile alone'
 done

@@ -27,7 +27,7 @@ typedef enum { NW_ACT_NONE, NW_ACT_RELU, NW_ACT_GELU_TANH, NW_ACT_GELU_ERF, NW_A
 #define NW_COLS_MAX 16
 
 typedef struct {
-    const char *name; /* "portable", "avx2", "avx512", "avx512_vbmi2" */
+    const char *name; /* "portable", "avx2", "avx512", "avx512_vbmi2", "neon" */
 
     /* y[c][r] = sum over i of w[r][i] * x[c][i]
      * Shapes   w [rows, k] of dtype d, row stride ldw; x [cols, k], stride ldx; y [cols, rows], stride ldy. cols 1..16.

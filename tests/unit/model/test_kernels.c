@@ -491,6 +491,8 @@ static void test_names(void **state)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
         assert_non_null(nw_kernels_named("avx512"));
+#elif defined(__aarch64__)
+    assert_ptr_equal(nw_kernels_named("neon"), nw_kernels_best());
 #endif
 }
 
