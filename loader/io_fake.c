@@ -108,6 +108,9 @@ static int64_t complete(fake_device *d, const nw_io_transfer *t)
     }
     if (t->first && draw_percent(d, d->fake->retry_percent))
         return draw_percent(d, 50) ? -(int64_t)EINTR : -(int64_t)EAGAIN;
+    if (t->kind == NW_IO_READ && t->first && d->fake->align > 0 &&
+        ((t->offset | (uintptr_t)t->buf | t->bytes) & (d->fake->align - 1)) != 0)
+        return -(int64_t)EINVAL;
     size_t cut = t->bytes;
     if (t->kind != NW_IO_FSYNC && t->bytes >= 2 * CUT_BYTES && draw_percent(d, d->fake->short_percent))
         cut = CUT_BYTES * (size_t)(1 + draw_below(d, t->bytes / CUT_BYTES - 1));
@@ -163,6 +166,7 @@ static void fake_close(nw_io_backend *backend)
 nw_code nw_io_fake_open(nw_memory *mem, nw_io_fake *fake, uint32_t depth, nw_io **ret_io, nw_error *err)
 {
     NW_CHECK(depth >= 1);
+    NW_CHECK((fake->align & (fake->align - 1)) == 0);
     NW_CHECK(fake->short_percent <= 100 && fake->retry_percent <= 100);
     NW_CHECK(fake->fail_at == 0 || fake->fail_errno > 0 || fake->fail_errno == NW_IO_EOF);
     fake_device *d = nw_memory_alloc(mem, NW_TAG_IO, 1, sizeof *d);

@@ -75,9 +75,12 @@ nw_extent nw_model_row_extent(const nw_model *m, uint32_t id)
     if (in_pack(m, at.step.tensor)) {
         nw_pack_tile  t = pack_tile(m, at.step);
         nw_pack_strip s = nw_pack_strip_at(nw_checkpoint_pack(m->checkpoint), (size_t)t.strip_first + at.strip);
-        e.offset = t.offset + s.offset;
-        e.bytes = p->stride;
-        e.bytes_needed = s.bytes;
+        uint64_t      offset = t.offset + s.offset; /* a multiple of 4096: enough for most devices, not for all */
+        uint64_t      before = file->align - nw_min_u64(file->align, 4096);
+        e.offset = nw_round_down(offset, file->align);
+        e.bytes = (size_t)nw_round_up(p->stride + before, file->align);
+        e.skip = (size_t)(offset - e.offset);
+        e.bytes_needed = e.skip + s.bytes;
     } else {
         uint64_t offset = p->tensor->offset + id * p->row_bytes;
         bool     aligned = p->tensor->offset % file->align == 0 && p->row_bytes % file->align == 0;

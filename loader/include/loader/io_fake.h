@@ -14,6 +14,7 @@ typedef struct {
     uint32_t retry_percent; /* of operations that first fail with EINTR or EAGAIN */
     uint64_t fail_at;       /* the N-th operation fails for good with fail_errno; 0: none. Counted from 1 */
     int      fail_errno;    /* an errno, or NW_IO_EOF */
+    uint32_t align;         /* reads whose offset, length or address is no multiple are refused; 0: none */
     uint32_t delay_max;     /* reaps (with wait false) that an operation may be held back */
     uint64_t ops_seen;      /* written by the device */
     bool     fired;         /* written by the device: fail_at was reached */
