@@ -7,12 +7,18 @@
 #define NW_RUNTIME_DECLARED_H
 
 #include <stdint.h>
+#include <unistd.h>
 
 /* Program, libc, libstdc++, sentencepiece, yajl, liburing, malloc's own: 6 to 8 MiB seen after warming up. */
 #define NW_DECLARED_PROCESS ((uint64_t)10 << 20)
 
-/* Stack and thread control block of one worker: 20 to 40 KiB seen. */
-#define NW_DECLARED_THREAD ((uint64_t)64 << 10)
+/* Stack and thread control block of one worker: 20 to 40 KiB seen, in up to three pages, which may be larger than that.
+ */
+static inline uint64_t nw_declared_thread(void)
+{
+    const uint64_t seen = (uint64_t)64 << 10, pages = 3 * (uint64_t)sysconf(_SC_PAGESIZE);
+    return pages > seen ? pages : seen;
+}
 
 /* A budget below the program's own size cannot run anything, but its user should be told what would: room to look at
  * the model's headers, which take less than half of it for the largest published model. */

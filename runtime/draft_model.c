@@ -32,7 +32,7 @@ nw_code nw_draft_check(const nw_session *draft, nw_model *m, const nw_shape *sha
 uint64_t nw_draft_bytes(const nw_session *draft)
 {
     return draft->memory.live + draft->model->memory.live + draft->blueprint.plan.part.io +
-           draft->blueprint.threads * NW_DECLARED_THREAD;
+           draft->blueprint.threads * nw_declared_thread();
 }
 
 /* Reads the prompt. */

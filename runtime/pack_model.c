@@ -287,8 +287,8 @@ static nw_code check_budget(const packing *p, const nw_io_options *io, unsigned 
     const nw_model *m = p->model;
     uint64_t        tiles, strips;
     nw_pack_count(m, &tiles, &strips);
-    uint64_t bytes = threads * NW_DECLARED_THREAD + m->memory.live + nw_pack_encoder_bytes(m, threads) + p->count * 5 +
-                     nw_ties_bytes(p->count) + nw_pack_writer_declared_bytes(p->count, tiles, strips);
+    uint64_t bytes = threads * nw_declared_thread() + m->memory.live + nw_pack_encoder_bytes(m, threads) +
+                     p->count * 5 + nw_ties_bytes(p->count) + nw_pack_writer_declared_bytes(p->count, tiles, strips);
     return nw_copying_check_budget(p->options->budget_bytes, bytes, io, "packing", m->path, err);
 }
 

@@ -206,7 +206,7 @@ static uint64_t claim(const nw_model *m, const nw_session_options *o, const nw_t
     p->slot_count = b->shape.slot_count;
     p->slot_bytes = b->shape.slot_bytes;
     p->part.process = NW_DECLARED_PROCESS + unforeseen;
-    p->part.threads = b->threads * NW_DECLARED_THREAD;
+    p->part.threads = b->threads * nw_declared_thread();
     p->part.io = nw_io_declared_bytes(&b->io);
     p->part.draft = o->draft != NULL ? nw_draft_bytes(o->draft) : 0;
     p->part.tokenizer = cost->pieces + (o->keep_tokenizer ? cost->peak : 0);

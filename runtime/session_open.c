@@ -35,8 +35,8 @@ static uint64_t measure_unforeseen(const nw_session *s, const nw_session_options
     return 0;
 #else
     const nw_plan *p = &s->blueprint.plan;
-    uint64_t known = p->part.process + s->blueprint.threads * NW_DECLARED_THREAD + p->part.io + s->model->memory.live +
-                     s->memory.tag_live[NW_TAG_SESSION];
+    uint64_t       known = p->part.process + s->blueprint.threads * nw_declared_thread() + p->part.io +
+                     s->model->memory.live + s->memory.tag_live[NW_TAG_SESSION];
     known += o->draft != NULL ? p->part.draft : 0;
     if (o->keep_tokenizer)
         known += p->part.tokenizer;
