@@ -17,7 +17,7 @@ static uint64_t prompt_bytes(const nw_plan *p, bool first, size_t tokens, bool e
 {
     uint64_t bytes = p->read.encode + p->read.cross;
     bytes += first ? p->read.first_pass : p->read.next_pass + p->read.refill;
-    bytes += (tokens - 1) * p->read.next_pass;
+    bytes += (tokens - 1) * p->read.next_pass + tokens * p->read.kv;
     return bytes + (ended_early ? p->read.ahead : 0);
 }
 

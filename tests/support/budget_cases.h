@@ -111,8 +111,10 @@ static inline void check_plans(const subject *s, nw_model *model, nw_session_opt
     for (unsigned i = 0; i <= 400; i++) {
         o.budget_bytes = smallest + i * step;
         check(nw_plan_make(model, &o, &plan, &err) == NW_OK, s, o.budget_bytes, err.msg, 0, 0);
-        check(i == 0 || plan.read.next_pass <= last.read.next_pass, s, o.budget_bytes, "more budget reads more",
-              plan.read.next_pass, last.read.next_pass);
+        /* Where K and V of the encoder come into memory, pins leave it: never for more than 2 % more to read. */
+        uint64_t read = plan.read.next_pass + plan.read.kv, before = last.read.next_pass + last.read.kv;
+        uint64_t slack = plan.kv_on_disk != last.kv_on_disk ? before / 50 : 0;
+        check(i == 0 || read <= before + slack, s, o.budget_bytes, "more budget reads more", read, before);
         check(o.budget_bytes < all || plan.read.next_pass == 0, s, o.budget_bytes, "budget_all_resident, bytes a pass",
               plan.read.next_pass, 0);
         last = plan;
