@@ -145,21 +145,19 @@ static void join_strip(const product *p, float *out, size_t rows, size_t first)
     }
 }
 
-/* Up to NW_COLS_MAX columns times all rows of a strip. */
-static void multiply_rows(const product *p, const nw_rows *w, size_t first_column, size_t columns, size_t rows,
-                          float *out)
+/* All columns times all rows of a strip. */
+static void multiply_rows(const product *p, const nw_rows *w, size_t rows, float *out)
 {
     const nw_kernels *k = p->f->kernels;
-    const float      *x = p->x + first_column * p->k;
+    size_t            n = p->columns;
     switch (w->form) {
-    case NW_ROWS_PLAIN: k->matmul[w->dtype](out, rows, x, p->k, columns, w->data, p->k, rows, p->k); break;
-    case NW_ROWS_SLIM: k->matmul_slim(out, rows, x, p->k, columns, w->data, 0, rows, p->k); break;
-    case NW_ROWS_Q8: k->matmul_q[NW_Q8](out, rows, x, p->k, columns, w->data, p->k, rows, p->k); break;
-    case NW_ROWS_Q4: k->matmul_q[NW_Q4](out, rows, x, p->k, columns, w->data, p->k, rows, p->k); break;
+    case NW_ROWS_PLAIN: k->matmul[w->dtype](out, rows, p->x, p->k, n, w->data, p->k, rows, p->k); break;
+    case NW_ROWS_SLIM: k->matmul_slim(out, rows, p->x, p->k, n, w->data, 0, rows, p->k); break;
+    case NW_ROWS_Q8: k->matmul_q[NW_Q8](out, rows, p->x, p->k, n, w->data, p->k, rows, p->k); break;
+    case NW_ROWS_Q4: k->matmul_q[NW_Q4](out, rows, p->x, p->k, n, w->data, p->k, rows, p->k); break;
     }
 }
 
-/* The kernels take NW_COLS_MAX columns at once; a column's bits do not depend on which others it is with. */
 static void product_strip(void *ctx, size_t i, size_t worker)
 {
     const product *p = ctx;
@@ -171,8 +169,7 @@ static void product_strip(void *ctx, size_t i, size_t worker)
     NW_CHECK(rows * p->columns <= p->f->out_floats);
     if (!p->f->weights.rows(p->f->weights.user, t, i, worker, &w))
         return;
-    for (size_t c = 0; c < p->columns; c += NW_COLS_MAX)
-        multiply_rows(p, &w, c, nw_min_size(NW_COLS_MAX, p->columns - c), rows, out + c * rows);
+    multiply_rows(p, &w, rows, out);
     join_strip(p, out, rows, (size_t)t->first + first);
 }
 

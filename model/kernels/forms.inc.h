@@ -8,6 +8,7 @@
  * Prefetching is what makes a form faster than plain weights: without it, waiting for memory and decoding take turns.
  * As rows follow each other without a gap in each plane, it goes in the order of addresses. */
 #include "forms.h"
+#include "wide.inc.h"
 
 #define FORM_LINE_BYTES ((size_t)64)
 
@@ -175,14 +176,6 @@ static const form_fn form_functions[FORM_COUNT][FORM_COLS] = {FORM_EACH(FORM_ENT
 
 /* ---- many columns ------------------------------------------------------------------------------------------------ */
 
-/* More than FORM_COLS columns: a stretch of TILE_ROWS rows is decoded into the first cache once, and multiplied by all
- * columns from there. The chains wait in memory meanwhile, so they are the same. A multiple of every group. */
-#define FORM_STRETCH ((size_t)512)
-
-typedef struct {
-    float value[TILE_ROWS][FORM_STRETCH];
-} form_stretch;
-
 /* The next n weights of one row; in the last vector, zeros behind them. */
 LANES_INLINE void form_decode(form f, float *out, form_at *at, size_t n, const form_constants *constants)
 {
@@ -200,94 +193,56 @@ LANES_INLINE void form_decode(form f, float *out, form_at *at, size_t n, const f
     }
 }
 
-LANES_INLINE void wide_step(size_t cols, v16 *chain, const form_stretch *s, const float *x, size_t ldx, size_t n)
+/* Where wide() takes its weights from: the rows from t on, and how far it has come in each of a block. */
+typedef struct {
+    form_rows t;
+    form_at   at[WIDE_ROWS];
+} form_wide;
+
+LANES_INLINE void form_widen_stretch(form f, void *source, size_t r, size_t i, size_t n, float *out)
 {
-    v16 sum[TILE_SUMS];
-    LANES_UNROLL
-    for (size_t c = 0; c < cols * TILE_ROWS; c++)
-        sum[c] = chain[c];
-    for (size_t i = 0; i < n; i += 16) {
-        v16 w[TILE_ROWS];
-        LANES_UNROLL
-        for (size_t r = 0; r < TILE_ROWS; r++)
-            w[r] = v16_load(s->value[r] + i);
-        LANES_UNROLL
-        for (size_t c = 0; c < cols; c++) {
-            const float *from = x + c * ldx + i;
-            v16          input = n - i >= 16 ? v16_load(from) : v16_load_part(from, n - i, v16_set(0));
-            LANES_UNROLL
-            for (size_t r = 0; r < TILE_ROWS; r++)
-                sum[c * TILE_ROWS + r] = v16_fma(w[r], input, sum[c * TILE_ROWS + r]);
-        }
-    }
-    LANES_UNROLL
-    for (size_t c = 0; c < cols * TILE_ROWS; c++)
-        chain[c] = sum[c];
+    form_wide *s = source;
+    form_at   *at = &s->at[r % WIDE_ROWS];
+    if (i == 0)
+        *at = form_row(f, &s->t, r);
+    form_decode(f, out, at, n, &s->t.constants);
 }
 
-typedef void (*wide_fn)(v16 *chain, const form_stretch *s, const float *x, size_t ldx, size_t n);
-
-#define WIDE_FUNCTION(name, cols)                                                                                      \
-    static __attribute__((noinline)) void name##_##cols(v16 *chain, const form_stretch *s, const float *x, size_t ldx, \
-                                                        size_t n)                                                      \
+#define FORM_DECODE(f)                                                                                                 \
+    static void form_widen_##f(void *source, size_t r, size_t i, size_t n, float *out)                                 \
     {                                                                                                                  \
-        wide_step(cols, chain, s, x, ldx, n);                                                                          \
+        form_widen_stretch(f, source, r, i, n, out);                                                                   \
     }
-TILE_EACH(WIDE_FUNCTION, wide)
-#define WIDE_ENTRY(name, cols) [(cols)-1] = name##_##cols,
-static const wide_fn wide_functions[TILE_COLS] = {TILE_EACH(WIDE_ENTRY, wide)};
-
-/* Up to TILE_ROWS rows by all columns. */
-LANES_INLINE void form_wide(form f, float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const form_rows *t)
-{
-    form_stretch stretch;
-    v16          chain[TILE_ROWS * NW_COLS_MAX];
-    form_at      at[TILE_ROWS];
-    size_t       groups = (cols + TILE_COLS - 1) / TILE_COLS;
-    for (size_t s = 0; s < TILE_ROWS * cols; s++)
-        chain[s] = v16_set(0);
-    for (size_t r = 0; r < TILE_ROWS; r++)
-        at[r] = form_row(f, t, r);
-    for (size_t i = 0; i < t->k; i += FORM_STRETCH) {
-        size_t n = nw_min_size(FORM_STRETCH, t->k - i);
-        for (size_t r = 0; r < TILE_ROWS; r++)
-            form_decode(f, stretch.value[r], &at[r], n, &t->constants);
-        for (size_t g = 0, c = 0; g < groups; g++) {
-            size_t width = (cols - c + groups - g - 1) / (groups - g);
-            wide_functions[width - 1](chain + c * TILE_ROWS, &stretch, x + c * ldx + i, ldx, n);
-            c += width;
-        }
-    }
-    for (size_t s = 0; s < TILE_ROWS * cols; s += TILE_ROWS) {
-        float sums[4];
-        v16_sum4(sums, chain[s], chain[s + 1], chain[s + TILE_ROWS / 2], chain[s + TILE_ROWS - 1]);
-        memcpy(y + s / TILE_ROWS * ldy, sums, t->rows * sizeof y[0]);
-    }
-}
-
-static __attribute__((noinline)) void form_wide_any(form f, float *y, size_t ldy, const float *x, size_t ldx,
-                                                    size_t cols, const form_rows *t)
-{
-    switch (f) {
-    case FORM_SLIM3: form_wide(FORM_SLIM3, y, ldy, x, ldx, cols, t); return;
-    case FORM_SLIM4: form_wide(FORM_SLIM4, y, ldy, x, ldx, cols, t); return;
-    case FORM_Q8: form_wide(FORM_Q8, y, ldy, x, ldx, cols, t); return;
-    default: form_wide(FORM_Q4, y, ldy, x, ldx, cols, t); return;
-    }
-}
+FORM_DECODE(FORM_SLIM3)
+FORM_DECODE(FORM_SLIM4)
+FORM_DECODE(FORM_Q8)
+FORM_DECODE(FORM_Q4)
 
 /* All rows from t on, `rows` of them. */
 static void form_matmul(form f, float *y, size_t ldy, const float *x, size_t ldx, size_t cols, form_rows t, size_t rows)
 {
-    NW_CHECK(cols >= 1 && cols <= NW_COLS_MAX);
+    NW_CHECK(cols >= 1);
     NW_CHECK(t.k >= 1);
-    size_t step = cols == 1 ? FORM_ROWS_ONE : cols <= FORM_COLS ? FORM_ROWS_MORE : TILE_ROWS;
+    if (cols > FORM_COLS) {
+        static const wide_decode decode[FORM_COUNT] = {form_widen_FORM_SLIM3, form_widen_FORM_SLIM4, form_widen_FORM_Q8,
+                                                       form_widen_FORM_Q4};
+        form_wide                source = {.t = t};
+        source.t.rows = rows;
+        wide(&(wide_product){.y = y,
+                             .x = x,
+                             .ldy = ldy,
+                             .ldx = ldx,
+                             .cols = cols,
+                             .rows = rows,
+                             .k = t.k,
+                             .decode = decode[f],
+                             .source = &source});
+        return;
+    }
+    size_t step = cols == 1 ? FORM_ROWS_ONE : FORM_ROWS_MORE;
     for (size_t r = 0; r < rows; r += step) {
         t.rows = nw_min_size(step, rows - r);
-        if (cols <= FORM_COLS)
-            form_functions[f][cols - 1](y + r, ldy, x, ldx, &t);
-        else
-            form_wide_any(f, y + r, ldy, x, ldx, cols, &t);
+        form_functions[f][cols - 1](y + r, ldy, x, ldx, &t);
         t.raw += step * t.raw_row;
         t.codes += step * t.codes_row;
         t.first += 4 * step;
@@ -338,9 +293,9 @@ LANES_INLINE void form_widen(form f, float *y, form_rows t, size_t rows)
     t.rows = rows;
     for (size_t r = 0; r < rows; r++, y += t.k) {
         form_at at = form_row(f, &t, r);
-        for (size_t i = 0; i < t.k; i += FORM_STRETCH) {
-            float  out[FORM_STRETCH];
-            size_t n = nw_min_size(FORM_STRETCH, t.k - i);
+        for (size_t i = 0; i < t.k; i += WIDE_STRETCH) {
+            float  out[WIDE_STRETCH];
+            size_t n = nw_min_size(WIDE_STRETCH, t.k - i);
             form_decode(f, out, &at, n, &t.constants);
             memcpy(y + i, out, n * sizeof y[0]);
         }

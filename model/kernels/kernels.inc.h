@@ -9,6 +9,7 @@
  * Several rows hide the latency of the chains, several columns share one decoding of the weights. Rows that are missing
  * in the last tile are computed as copies of its first and dropped; that costs less than a second set of tiles. */
 #include "lanes.h"
+#include "wide.inc.h"
 
 /* ---- matrix product ---------------------------------------------------------------------------------------------- */
 
@@ -153,12 +154,65 @@ static void tile_look_ahead(tile_rows *t, nw_dtype d, size_t rows)
     t->near = used_bytes <= NEAR_BYTES_MAX;
 }
 
+/* Where wide() takes its weights from. */
+typedef struct {
+    const unsigned char *w;
+    size_t               row_bytes;
+    bool                 gaps;
+} wide_rows;
+
+/* Rows without gaps are fetched a whole block ahead, in the order of addresses. */
+LANES_INLINE void wide_widen(nw_dtype d, void *source, size_t r, size_t i, size_t n, float *out)
+{
+    const wide_rows     *t = source;
+    const unsigned char *w = t->w + r * t->row_bytes + i * weight_bytes(d);
+    uintptr_t            ahead = (uintptr_t)t->w + (r / WIDE_ROWS + 1) * WIDE_ROWS * t->row_bytes +
+                      i * WIDE_ROWS * weight_bytes(d) + r % WIDE_ROWS * n * weight_bytes(d);
+    size_t j = 0;
+    for (; n - j >= 16; j += 16) {
+        if (!t->gaps && j * weight_bytes(d) % CACHE_LINE_BYTES == 0)
+            __builtin_prefetch((const void *)(ahead + j * weight_bytes(d)), 0, 2);
+        v16_store(out + j, load_weights(d, w + j * weight_bytes(d)));
+    }
+    if (j < n)
+        v16_store(out + j, part_weights(d, w + j * weight_bytes(d), n - j));
+}
+
+#define WIDE_DECODE(d)                                                                                                 \
+    static void wide_widen_##d(void *source, size_t r, size_t i, size_t n, float *out)                                 \
+    {                                                                                                                  \
+        wide_widen(d, source, r, i, n, out);                                                                           \
+    }
+WIDE_DECODE(NW_F32)
+WIDE_DECODE(NW_BF16)
+WIDE_DECODE(NW_F16)
+
+static void matmul_wide(nw_dtype d, float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *w,
+                        size_t ldw, size_t rows, size_t k)
+{
+    static const wide_decode decode[NW_DTYPE_COUNT] = {wide_widen_NW_F32, wide_widen_NW_BF16, wide_widen_NW_F16};
+    wide_rows                source = {.w = w, .row_bytes = ldw * weight_bytes(d), .gaps = ldw != k};
+    wide(&(wide_product){.y = y,
+                         .x = x,
+                         .ldy = ldy,
+                         .ldx = ldx,
+                         .cols = cols,
+                         .rows = rows,
+                         .k = k,
+                         .decode = decode[d],
+                         .source = &source});
+}
+
 LANES_INLINE void matmul(nw_dtype d, float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *w,
                          size_t ldw, size_t rows, size_t k)
 {
-    NW_CHECK(cols >= 1 && cols <= NW_COLS_MAX);
+    NW_CHECK(cols >= 1);
     NW_CHECK(k >= 1);
     NW_CHECK(ldw >= k || rows <= 1);
+    if (cols >= WIDE_FROM) {
+        matmul_wide(d, y, ldy, x, ldx, cols, w, ldw, rows, k);
+        return;
+    }
     size_t    step = cols == 1 ? TILE_ROWS_ONE : TILE_ROWS;
     size_t    groups = (cols + TILE_COLS - 1) / TILE_COLS;
     tile_rows t = {.row_bytes = ldw * weight_bytes(d), .k = k};

@@ -27,12 +27,16 @@
  * NaNs: a NaN comes out where the portable header gives a NaN; its sign and payload are not promised.
  * Rounding is to nearest, and subnormals are kept (no flush to zero): the state every thread starts with.
  *
+ * A header that defines LANES_SUM16 also has v16_sum16(a): the sums of a[0..15], as v16_sum4 makes them, in lanes
+ * 0..15.
+ *
  * Each header also fixes its register blocking, which changes no result:
  *
  *   TILE_ROWS_ONE, TILE_ROWS   rows of weights that one matmul tile takes, for one column and for more
  *   TILE_COLS                  columns that one tile takes at most
  *   TILE_EACH(F, d)            F(d, 1) .. F(d, TILE_COLS)
  *   TILE_SUMS                  accumulators of the largest tile: a multiple of 4, at least rows times columns
+ *   WIDE_FROM                  columns from which on matmul widens weights in memory (wide.inc.h); may be left out
  *   MIX_QUERIES, MIX_VECTORS   rows and vectors of the output that one tile of mix holds
  */
 #ifndef NW_KERNELS_LANES_H

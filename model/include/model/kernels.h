@@ -10,8 +10,8 @@
  * threads. Each variant is the same source (kernels.inc.h) over 16-lane primitives (lanes_*.h). The portable one is the
  * reference.
  *
- * Everything here is pure: no allocation, no I/O, no state. Sizes are elements, never bytes; strides are elements too.
- * Buffers of f32 are aligned to 4 bytes only; weights (`w`) may be at any address.
+ * Everything here is pure: no allocation, no I/O, no state; up to 70 KiB of stack. Sizes are elements, never bytes;
+ * strides are elements too. Buffers of f32 are aligned to 4 bytes only; weights (`w`) may be at any address.
  */
 #ifndef NW_MODEL_KERNELS_H
 #define NW_MODEL_KERNELS_H
@@ -23,14 +23,14 @@
 
 typedef enum { NW_ACT_NONE, NW_ACT_RELU, NW_ACT_GELU_TANH, NW_ACT_GELU_ERF, NW_ACT_SILU } nw_activation;
 
-/* Columns that one call of matmul takes at most. */
+/* Queries that one call of mix takes at most. */
 #define NW_COLS_MAX 16
 
 typedef struct {
     const char *name; /* "portable", "avx2", "avx512", "avx512_vbmi2", "neon" */
 
     /* y[c][r] = sum over i of w[r][i] * x[c][i]
-     * Shapes   w [rows, k] of dtype d, row stride ldw; x [cols, k], stride ldx; y [cols, rows], stride ldy. cols 1..16.
+     * Shapes   w [rows, k] of dtype d, row stride ldw; x [cols, k], stride ldx; y [cols, rows], stride ldy.
      * y overlaps neither input. */
     void (*matmul[NW_DTYPE_COUNT])(float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *w,
                                    size_t ldw, size_t rows, size_t k);
