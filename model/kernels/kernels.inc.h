@@ -243,9 +243,10 @@ MATMUL(matmul_f16, NW_F16)
 
 /* ---- weighted sum of rows ---------------------------------------------------------------------------------------- */
 
-/* `queries` rows of out by `vectors` times 16 columns (with one vector: its first `part`), all of j. */
+/* `queries` rows of out by `vectors` times 16 columns (with one vector: its first `part`), all of j. p[q][j] is at
+ * p + q * ldp + j * step. */
 LANES_INLINE void mix_tile(size_t queries, size_t vectors, size_t part, float *out, size_t ldo, const float *p,
-                           size_t ldp, const float *v, size_t ldv, size_t j_count)
+                           size_t ldp, size_t step, const float *v, size_t ldv, size_t j_count)
 {
     v16 sum[MIX_QUERIES * MIX_VECTORS];
     LANES_UNROLL
@@ -262,7 +263,7 @@ LANES_INLINE void mix_tile(size_t queries, size_t vectors, size_t part, float *o
         }
         LANES_UNROLL
         for (size_t q = 0; q < queries; q++) {
-            v16 weight = v16_set(p[q * ldp + j]);
+            v16 weight = v16_set(p[q * ldp + j * step]);
             LANES_UNROLL
             for (size_t u = 0; u < vectors; u++)
                 sum[q * vectors + u] = v16_fma(weight, value[u], sum[q * vectors + u]);
@@ -278,16 +279,16 @@ LANES_INLINE void mix_tile(size_t queries, size_t vectors, size_t part, float *o
     }
 }
 
-LANES_INLINE void mix_rows(size_t queries, float *out, size_t ldo, const float *p, size_t ldp, const float *v,
-                           size_t ldv, size_t j_count, size_t d)
+LANES_INLINE void mix_rows(size_t queries, float *out, size_t ldo, const float *p, size_t ldp, size_t step,
+                           const float *v, size_t ldv, size_t j_count, size_t d)
 {
     size_t i = 0;
     for (; d - i >= MIX_VECTORS * 16; i += MIX_VECTORS * 16)
-        mix_tile(queries, MIX_VECTORS, 16, out + i, ldo, p, ldp, v + i, ldv, j_count);
+        mix_tile(queries, MIX_VECTORS, 16, out + i, ldo, p, ldp, step, v + i, ldv, j_count);
     for (; d - i >= 16; i += 16)
-        mix_tile(queries, 1, 16, out + i, ldo, p, ldp, v + i, ldv, j_count);
+        mix_tile(queries, 1, 16, out + i, ldo, p, ldp, step, v + i, ldv, j_count);
     if (i < d)
-        mix_tile(queries, 1, d - i, out + i, ldo, p, ldp, v + i, ldv, j_count);
+        mix_tile(queries, 1, d - i, out + i, ldo, p, ldp, step, v + i, ldv, j_count);
 }
 
 static void mix(float *out, size_t ldo, const float *p, size_t ldp, size_t q_count, const float *v, size_t ldv,
@@ -296,9 +297,9 @@ static void mix(float *out, size_t ldo, const float *p, size_t ldp, size_t q_cou
     NW_CHECK(q_count >= 1 && q_count <= NW_COLS_MAX);
     size_t q = 0;
     for (; q_count - q >= MIX_QUERIES; q += MIX_QUERIES)
-        mix_rows(MIX_QUERIES, out + q * ldo, ldo, p + q * ldp, ldp, v, ldv, j_count, d);
+        mix_rows(MIX_QUERIES, out + q * ldo, ldo, p + q * ldp, ldp, 1, v, ldv, j_count, d);
     for (; q < q_count; q++)
-        mix_rows(1, out + q * ldo, ldo, p + q * ldp, ldp, v, ldv, j_count, d);
+        mix_rows(1, out + q * ldo, ldo, p + q * ldp, ldp, 1, v, ldv, j_count, d);
 }
 
 /* ---- exp --------------------------------------------------------------------------------------------------------- */
@@ -393,6 +394,121 @@ static void softmax(float *x, size_t n)
         sum = v16_add(sum, e);
     }
     scale(x, 1.0f / sum16(sum), n);
+}
+
+/* ---- attention of many queries ----------------------------------------------------------------------------------- */
+
+/* Queries are lanes here: what is done for one key is done for 16 queries at once, and the 16 lanes of the contract are
+ * 16 registers one after the other, so that the tree at the end of each dot product is additions and nothing else. They
+ * come in the order in which the tree adds them, and what waits for its partner waits in a register. */
+static const unsigned char tree_order[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
+
+/* How many keys ahead K and V are fetched: their rows are far apart. */
+#define ATTEND_AHEAD ((size_t)8)
+
+LANES_INLINE void attend_fetch(const float *row, size_t ld, size_t d)
+{
+    uintptr_t at = (uintptr_t)row + ATTEND_AHEAD * ld * sizeof *row;
+    for (size_t i = 0; i < d * sizeof *row; i += CACHE_LINE_BYTES)
+        __builtin_prefetch((const void *)(at + i), 0, 3);
+}
+
+/* The dot products of `keys` keys from k on with 16 queries, turned [d, 16]. */
+LANES_INLINE void attend_dots(size_t keys, v16 dots[MIX_QUERIES], const float *turned, const float *k, size_t ldk,
+                              size_t d)
+{
+    v16 level[5][MIX_QUERIES];
+    LANES_UNROLL
+    for (size_t n = 0; n < 16; n++) {
+        v16 sum[MIX_QUERIES];
+        LANES_UNROLL
+        for (size_t j = 0; j < keys; j++)
+            sum[j] = v16_set(0);
+        for (size_t i = tree_order[n]; i < d; i += 16) {
+            v16 query = v16_load(turned + i * 16);
+            LANES_UNROLL
+            for (size_t j = 0; j < keys; j++)
+                sum[j] = v16_fma(v16_set(k[j * ldk + i]), query, sum[j]);
+        }
+        size_t at = 0;
+        LANES_UNROLL
+        for (; (n >> at & 1) != 0; at++) {
+            LANES_UNROLL
+            for (size_t j = 0; j < keys; j++)
+                sum[j] = v16_add(level[at][j], sum[j]);
+        }
+        LANES_UNROLL
+        for (size_t j = 0; j < keys; j++)
+            level[at][j] = sum[j];
+    }
+    LANES_UNROLL
+    for (size_t j = 0; j < keys; j++)
+        dots[j] = level[4][j];
+}
+
+/* scores [j_count, 16] and the largest of each query. */
+LANES_INLINE v16 attend_scores(size_t d, float *scores, const float *turned, const float *k, size_t ldk, size_t j_count,
+                               const float *bias)
+{
+    v16    best = v16_set(-INFINITY);
+    size_t j = 0;
+    for (; j < j_count;) {
+        v16    dots[MIX_QUERIES];
+        size_t keys = j_count - j >= MIX_QUERIES ? MIX_QUERIES : 1;
+        for (size_t u = 0; u < keys; u++)
+            attend_fetch(k + (j + u) * ldk, ldk, d);
+        if (keys == MIX_QUERIES)
+            attend_dots(MIX_QUERIES, dots, turned, k + j * ldk, ldk, d);
+        else
+            attend_dots(1, dots, turned, k + j * ldk, ldk, d);
+        for (size_t u = 0; u < keys; u++, j++) {
+            v16 score = v16_add(dots[u], v16_load(bias + (j_count - 1 - j)));
+            best = v16_max(score, best);
+            v16_store(scores + j * 16, score);
+        }
+    }
+    return best;
+}
+
+/* In place, as softmax does it for one query. */
+static void attend_softmax(float *scores, size_t j_count, v16 best)
+{
+    v16 sum[16];
+    for (size_t l = 0; l < 16; l++)
+        sum[l] = v16_set(0);
+    for (size_t j = 0; j < j_count; j++) {
+        v16 e = exp16(v16_sub(v16_load(scores + j * 16), best));
+        v16_store(scores + j * 16, e);
+        sum[j % 16] = v16_add(sum[j % 16], e);
+    }
+    for (size_t width = 8; width > 0; width /= 2) {
+        for (size_t l = 0; l < width; l++)
+            sum[l] = v16_add(sum[l], sum[l + width]);
+    }
+    v16 factor = v16_div(v16_set(1.0f), sum[0]);
+    for (size_t j = 0; j < j_count; j++)
+        v16_store(scores + j * 16, v16_mul(v16_load(scores + j * 16), factor));
+}
+
+static void attend(float *out, size_t ldo, const float *q, size_t ldq, size_t q_count, const float *k, size_t ldk,
+                   const float *v, size_t ldv, size_t j_count, size_t d, const float *bias, float *room)
+{
+    NW_CHECK(q_count >= 1 && q_count <= NW_COLS_MAX && j_count >= 1);
+    float *turned = room, *scores = room + d * 16;
+    memset(turned, 0, d * 16 * sizeof *turned);
+    for (size_t c = 0; c < q_count; c++) {
+        for (size_t i = 0; i < d; i++)
+            turned[i * 16 + c] = q[c * ldq + i];
+        memset(out + c * ldo, 0, d * sizeof *out);
+    }
+    v16 best = d == 64 ? attend_scores(64, scores, turned, k, ldk, j_count, bias)
+                       : attend_scores(d, scores, turned, k, ldk, j_count, bias);
+    attend_softmax(scores, j_count, best);
+    size_t c = 0;
+    for (; q_count - c >= MIX_QUERIES; c += MIX_QUERIES)
+        mix_rows(MIX_QUERIES, out + c * ldo, ldo, scores + c, 1, 16, v, ldv, j_count, d);
+    for (; c < q_count; c++)
+        mix_rows(1, out + c * ldo, ldo, scores + c, 1, 16, v, ldv, j_count, d);
 }
 
 /* ---- activations ------------------------------------------------------------------------------------------------- */
@@ -553,6 +669,7 @@ static size_t argmax(const float *x, size_t n)
         .name = #NAME,                                                                                                 \
         .matmul = {[NW_F32] = matmul_f32, [NW_BF16] = matmul_bf16, [NW_F16] = matmul_f16},                             \
         .mix = mix,                                                                                                    \
+        .attend = attend,                                                                                              \
         .norm = norm,                                                                                                  \
         .softmax = softmax,                                                                                            \
         .activate = activate,                                                                                          \

@@ -42,6 +42,14 @@ typedef struct {
     void (*mix)(float *out, size_t ldo, const float *p, size_t ldp, size_t q_count, const float *v, size_t ldv,
                 size_t j_count, size_t d);
 
+    /* Attention of up to 16 queries, one head: out[q] = sum over keys j of softmax over j of (q[q] . k[j] + bias) times
+     * v[j], with the bits of matmul, a sum with the bias, softmax and mix from zero.
+     * Shapes   q [q_count, d], stride ldq; k and v [j_count, d], strides ldk, ldv; out [q_count, d], stride ldo;
+     *          bias [j_count + 15]: that of query c and key j is at j_count - 1 - j + c, so it looks at their distance
+     *          alone; room [(j_count + d) * 16] for what comes in between. q_count 1..16, j_count and d at least 1. */
+    void (*attend)(float *out, size_t ldo, const float *q, size_t ldq, size_t q_count, const float *k, size_t ldk,
+                   const float *v, size_t ldv, size_t j_count, size_t d, const float *bias, float *room);
+
     /* Root mean square norm (T5LayerNorm): y[i] = g[i] * (x[i] * (1 / sqrt(mean(x^2) + eps))); the mean by the 16
      * lanes. y may be x. n at least 1. */
     void (*norm)(float *y, const float *x, const float *g, size_t n, float eps);
