@@ -53,6 +53,13 @@ void nw_forward_layout(nw_forward *f, nw_arena *a)
     f->bucket_decoder = nw_carve(a, f->bucket_distances, sizeof(uint32_t), 64);
 }
 
+/* What one worker needs for encoder attention: the kernel's room, then a row of biases; whole lines. */
+static size_t attention_floats(const nw_forward *f)
+{
+    size_t keys = f->maxima.input_tokens;
+    return NW_COLS_MAX * (keys + f->config->d_kv) + (size_t)nw_round_up(keys + NW_COLS_MAX - 1, 16);
+}
+
 void nw_forward_encode_layout(nw_forward *f, nw_arena *a)
 {
     const nw_config *c = f->config;
@@ -65,7 +72,7 @@ void nw_forward_encode_layout(nw_forward *f, nw_arena *a)
     f->encode.v = nw_carve(a, t * inner, sizeof(float), 64);
     f->encode.a = nw_carve(a, t * inner, sizeof(float), 64);
     f->encode.ff = nw_carve(a, t * c->d_ff, sizeof(float), 64);
-    f->encode.scores = nw_carve(a, f->maxima.threads * NW_COLS_MAX * f->maxima.input_tokens, sizeof(float), 64);
+    f->encode.scores = nw_carve(a, f->maxima.threads * attention_floats(f), sizeof(float), 64);
 }
 
 void nw_forward_prepare(nw_forward *f)
@@ -272,15 +279,17 @@ static size_t query_blocks(const nw_encode_input *in)
     return (input_rows(in) + NW_COLS_MAX - 1) / NW_COLS_MAX;
 }
 
-static void encode_attention_bias(const encode_attention_job *j, float *scores, size_t keys, size_t query, size_t head)
+/* The biases of 16 queries from `first` on, as the kernel takes them: the last key first, as only what lies between key
+ * and query counts. */
+static void encode_attention_bias(const encode_attention_job *j, float *bias, size_t keys, size_t first, size_t head)
 {
     const nw_forward *f = j->f;
-    size_t            heads = f->config->head_count;
+    size_t            heads = f->config->head_count, key = keys - 1;
     uint32_t          after = f->config->bucket_count / 2; /* keys after the query use the upper half of the table */
-    for (size_t key = 0; key < keys; key++) {
-        size_t   distance = key > query ? key - query : query - key;
+    for (size_t i = 0; i < keys + NW_COLS_MAX - 1; i++) {
+        size_t   query = first + i, distance = key > query ? key - query : query - key;
         uint32_t b = bucket_of(f->bucket_encoder, f->bucket_distances, distance) + (key > query ? after : 0);
-        scores[key] += j->bias[b * heads + head];
+        bias[i] = j->bias[b * heads + head];
     }
 }
 
@@ -298,17 +307,13 @@ static void encode_attention_piece(void *ctx, size_t i, size_t worker)
     }
     size_t keys = in->mask ? in->count : input_rows(in), first = block * NW_COLS_MAX;
     size_t queries = nw_min_size(NW_COLS_MAX, input_rows(in) - first);
-    float *scores = f->encode.scores + worker * NW_COLS_MAX * f->maxima.input_tokens;
-    float *a = f->encode.a + (start + first) * inner + head * d;
+    float *room = f->encode.scores + worker * attention_floats(f);
+    float *bias = room + NW_COLS_MAX * (keys + d);
+    size_t at = (start + first) * inner + head * d, all = start * inner + head * d;
 
-    f->kernels->matmul[NW_F32](scores, keys, f->encode.q + (start + first) * inner + head * d, inner, queries,
-                               f->encode.k + start * inner + head * d, inner, keys, d);
-    for (size_t q = 0; q < queries; q++) {
-        encode_attention_bias(j, scores + q * keys, keys, first + q, head);
-        f->kernels->softmax(scores + q * keys, keys);
-        memset(a + q * inner, 0, d * sizeof *a);
-    }
-    f->kernels->mix(a, inner, scores, keys, queries, f->encode.v + start * inner + head * d, inner, keys, d);
+    encode_attention_bias(j, bias, keys, first, head);
+    f->kernels->attend(f->encode.a + at, inner, f->encode.q + at, inner, queries, f->encode.k + all, inner,
+                       f->encode.v + all, inner, keys, d, bias, room);
 }
 
 /* Attention of each column over its pages. One piece of work is one head of one column. */

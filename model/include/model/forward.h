@@ -133,7 +133,7 @@ struct nw_forward {
     /* Buffers of an encode pass, over the encoder scratch (nw_forward_encode_layout); T = encode_tokens. */
     struct {
         float *x, *h, *q, *k, *v, *a, *ff;
-        float *scores; /* [threads, NW_COLS_MAX, input_tokens] */
+        float *scores; /* [threads] scores of 16 queries, and what else encoder attention needs */
     } encode;
     /* [threads, out_floats] a strip's products [columns, strip rows], before they are joined to the output. */
     float    *out;
