@@ -404,16 +404,16 @@ static void softmax(float *x, size_t n)
 static const unsigned char tree_order[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
 
 /* Rows of K and V are far apart, each perhaps on a page of its own, and hardware does not foresee them: they are
- * fetched to the second cache this many keys ahead. V is brought together for all queries, as many keys and columns at
- * a time. */
-#define ATTEND_AHEAD ((size_t)16)
+ * fetched this many keys ahead. V is brought together for all queries, as many keys and columns at a time. */
+#define ATTEND_AHEAD ((size_t)12)
 #define ATTEND_KEYS ((size_t)32)
 #define ATTEND_WIDTH ((size_t)64)
 
-LANES_INLINE void attend_fetch(const float *row, size_t bytes)
+LANES_INLINE void attend_fetch(const float *row, size_t ld, size_t d)
 {
-    for (size_t i = 0; i < bytes; i += CACHE_LINE_BYTES)
-        __builtin_prefetch((const void *)((uintptr_t)row + i), 0, 2);
+    uintptr_t at = (uintptr_t)row + ATTEND_AHEAD * ld * sizeof *row;
+    for (size_t i = 0; i < d * sizeof *row; i += CACHE_LINE_BYTES)
+        __builtin_prefetch((const void *)(at + i), 0, 3);
 }
 
 /* The dot products of `keys` keys from k on with 16 queries, turned [d, 16]. */
@@ -459,7 +459,7 @@ LANES_INLINE v16 attend_scores(size_t d, float *scores, const float *turned, con
         v16    dots[MIX_QUERIES];
         size_t keys = j_count - j >= MIX_QUERIES ? MIX_QUERIES : 1;
         for (size_t u = 0; u < keys; u++)
-            attend_fetch(k + nw_min_size(j + u + ATTEND_AHEAD, j_count - 1) * ldk, d * sizeof *k);
+            attend_fetch(k + (j + u) * ldk, ldk, d);
         if (keys == MIX_QUERIES)
             attend_dots(MIX_QUERIES, dots, turned, k + j * ldk, ldk, d);
         else
@@ -495,12 +495,11 @@ static void attend_softmax(float *scores, size_t j_count, v16 best)
 
 /* Adds what some keys give to `width` columns of out. */
 static void attend_mix(float *out, size_t ldo, const float *p, size_t q_count, const float *v, size_t ldv,
-                       size_t j_count, size_t width, bool more)
+                       size_t j_count, size_t width)
 {
     float near[ATTEND_KEYS * ATTEND_WIDTH];
     for (size_t j = 0; j < j_count; j++) {
-        if (more)
-            attend_fetch(v + (j + ATTEND_KEYS) * ldv, width * sizeof *v);
+        attend_fetch(v + j * ldv, ldv, width);
         memcpy(near + j * ATTEND_WIDTH, v + j * ldv, width * sizeof *v);
     }
     size_t c = 0;
@@ -527,8 +526,7 @@ static void attend(float *out, size_t ldo, const float *q, size_t ldq, size_t q_
     for (size_t j = 0; j < j_count; j += ATTEND_KEYS) {
         for (size_t i = 0; i < d; i += ATTEND_WIDTH)
             attend_mix(out + i, ldo, scores + j * 16, q_count, v + j * ldv + i, ldv,
-                       nw_min_size(ATTEND_KEYS, j_count - j), nw_min_size(ATTEND_WIDTH, d - i),
-                       j_count - j >= 2 * ATTEND_KEYS);
+                       nw_min_size(ATTEND_KEYS, j_count - j), nw_min_size(ATTEND_WIDTH, d - i));
     }
 }
 

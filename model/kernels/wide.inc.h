@@ -16,6 +16,7 @@
 #define WIDE_ROWS ((size_t)8)
 #define WIDE_COLS ((size_t)96)
 #define WIDE_STRETCH ((size_t)512)
+#define WIDE_FEW ((size_t)16)  /* up to so many columns, more than TILE_ROWS rows crowd x out of the first cache */
 #define WIDE_STEP ((size_t)64) /* a multiple of every group of a form; stretches are multiples of it */
 
 #if !defined(LANES_SUM16)
@@ -141,11 +142,12 @@ static void wide(const wide_product *p)
 {
     wide_room room;
     size_t    steps = (p->k + WIDE_STEP - 1) / WIDE_STEP, stretches = (p->k + WIDE_STRETCH - 1) / WIDE_STRETCH;
+    size_t    block = p->cols <= WIDE_FEW ? TILE_ROWS : WIDE_ROWS;
     memset(room.chain, 0, (nw_min_size(p->cols, WIDE_COLS) + 1) * sizeof room.chain[0]);
     for (size_t col = 0; col < p->cols; col += WIDE_COLS) {
         wide_part t = {.col = col, .cols = nw_min_size(WIDE_COLS, p->cols - col)};
-        for (t.row = 0; t.row < p->rows; t.row += WIDE_ROWS) {
-            t.rows = nw_min_size(WIDE_ROWS, p->rows - t.row);
+        for (t.row = 0; t.row < p->rows; t.row += block) {
+            t.rows = nw_min_size(block, p->rows - t.row);
             for (size_t s = 0; s < stretches; s++) {
                 t.i = steps * s / stretches * WIDE_STEP;
                 t.n = nw_min_size(steps * (s + 1) / stretches * WIDE_STEP, p->k) - t.i;
