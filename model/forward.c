@@ -83,6 +83,8 @@ void nw_forward_prepare(nw_forward *f)
 
 /* ---- matrix products ---- */
 
+enum { TILES_MAX = 16 }; /* of one job: some 30 MB, a millisecond of a memory's reading */
+
 typedef enum {
     JOIN_STORE,    /* y = product */
     JOIN_ADD,      /* y += product: the residual stream */
@@ -106,7 +108,6 @@ typedef struct {
     size_t           ldy;
     const kv_target *kv;
     join             join;
-    nw_tile          tile;
 } product;
 
 static float *kv_row(const nw_config *c, const nw_kv *kv, uint32_t block, bool values, size_t row)
@@ -165,14 +166,12 @@ static void multiply_rows(const product *p, const nw_rows *w, size_t rows, float
     }
 }
 
-static void product_strip(void *ctx, size_t i, size_t worker)
+static void product_strip(const product *p, const nw_tile *t, size_t i, size_t worker)
 {
-    const product *p = ctx;
-    const nw_tile *t = &p->tile;
-    size_t         first = i * (size_t)t->strip_rows;
-    size_t         rows = nw_min_size((size_t)t->strip_rows, (size_t)t->rows - first);
-    float         *out = p->f->out + worker * p->f->out_floats;
-    nw_rows        w;
+    size_t  first = i * (size_t)t->strip_rows;
+    size_t  rows = nw_min_size((size_t)t->strip_rows, (size_t)t->rows - first);
+    float  *out = p->f->out + worker * p->f->out_floats;
+    nw_rows w;
     NW_CHECK(rows * p->columns <= p->f->out_floats);
     if (!p->f->weights.rows(p->f->weights.user, t, i, worker, &w))
         return;
@@ -180,16 +179,64 @@ static void product_strip(void *ctx, size_t i, size_t worker)
     join_strip(p, out, rows, (size_t)t->first + first);
 }
 
-/* One tile: acquired, multiplied on all workers, given back. */
-static nw_code product_tile(product *p, uint32_t tensor, uint64_t tile, nw_error *err)
+/* Tiles of one job: of one tensor in a row, or of wi and wi_1 in turn, whose strips belong together. */
+typedef struct {
+    const product *products[2];
+    size_t         product_count;
+    nw_tile        tiles[TILES_MAX];
+    size_t         tile_count;
+} product_job;
+
+static void product_piece(void *ctx, size_t i, size_t worker)
 {
-    nw_forward *f = p->f;
-    nw_code     rc = f->weights.acquire(f->weights.user, tensor, (uint32_t)tile, &p->tile, err);
+    const product_job *j = ctx;
+    size_t             n = j->product_count;
+    size_t             turn = nw_min_size(i / (size_t)j->tiles[0].strips, j->tile_count / n - 1);
+    size_t             strip = i - turn * (size_t)j->tiles[0].strips; /* only the last tile may have fewer */
+    for (size_t k = 0; k < n; k++)
+        product_strip(j->products[k], &j->tiles[turn * n + k], strip, worker);
+}
+
+/* Acquires what comes next in the schedule, multiplies it on all workers, gives it back; as much at once as is there.
+ * `visit` counts the tiles of the tensors [n] that are taken in turn. */
+static nw_code product_next(product *const *products, const uint32_t *tensors, size_t n, uint64_t visit,
+                            uint64_t *ret_visit, uint64_t visits, nw_error *err)
+{
+    nw_forward *f = products[0]->f;
+    size_t      own = (size_t)(visit % n), most = (size_t)nw_min_u64(TILES_MAX, visits - visit) - 1;
+    product_job j = {.products = {products[own]}, .product_count = 1};
+    nw_code     rc = f->weights.acquire(f->weights.user, tensors[own], (uint32_t)(visit / n), &j.tiles[0], err);
     if (rc != NW_OK)
         return rc;
-    NW_CHECK(p->tile.cols == p->k);
-    f->team.run(f->team.user, NW_WORK_PRODUCT, product_strip, p, (size_t)p->tile.strips);
-    return f->weights.release(f->weights.user, &p->tile, err);
+    size_t more = own == 0 && most > 0 ? f->weights.more(f->weights.user, most, n, &j.tiles[1]) : 0;
+    j.tile_count = 1 + more;
+    for (size_t k = 0; more > 0 && k < n; k++)
+        j.products[k] = products[k];
+    j.product_count = more > 0 ? n : 1;
+    for (size_t i = 0; i < j.tile_count; i++) {
+        NW_CHECK(j.tiles[i].tensor == tensors[(visit + i) % n] && j.tiles[i].tile == (visit + i) / n);
+        NW_CHECK(j.tiles[i].cols == products[own]->k);
+    }
+    size_t turns = j.tile_count / j.product_count;
+    size_t pieces = (turns - 1) * (size_t)j.tiles[0].strips + (size_t)j.tiles[j.tile_count - 1].strips;
+    f->team.run(f->team.user, NW_WORK_PRODUCT, product_piece, &j, pieces);
+    *ret_visit = visit + j.tile_count;
+    return f->weights.release(f->weights.user, j.tiles, j.tile_count, err);
+}
+
+static nw_code multiply_in_turn(product *const *products, const uint32_t *tensors, size_t n, nw_error *err)
+{
+    const nw_tensor_need *need = &products[0]->f->tensors->list[tensors[0]];
+    uint64_t              visits = nw_cut_make(need->rows, need->cols).tile_count * n;
+    nw_code               rc = NW_OK;
+    for (uint64_t visit = 0; visit < visits && rc == NW_OK;)
+        rc = product_next(products, tensors, n, visit, &visit, visits, err);
+    return rc;
+}
+
+static nw_code multiply(product *p, uint32_t tensor, nw_error *err)
+{
+    return multiply_in_turn(&p, &tensor, 1, err);
 }
 
 static product product_make(nw_forward *f, const float *x, size_t columns, size_t k, float *y, size_t ldy, join how)
@@ -197,32 +244,18 @@ static product product_make(nw_forward *f, const float *x, size_t columns, size_
     return (product){.f = f, .x = x, .columns = columns, .k = k, .y = y, .ldy = ldy, .join = how};
 }
 
-static nw_code multiply(product *p, uint32_t tensor, nw_error *err)
-{
-    const nw_tensor_need *n = &p->f->tensors->list[tensor];
-    uint64_t              tiles = nw_cut_make(n->rows, n->cols).tile_count;
-    nw_code               rc = NW_OK;
-    for (uint64_t t = 0; t < tiles && rc == NW_OK; t++)
-        rc = product_tile(p, tensor, t, err);
-    return rc;
-}
-
 /* ff = act(wi h), and for a gated model ff *= wi_1 h, tile by tile in turn; then x += wo ff. */
 static nw_code feed_forward(nw_forward *f, nw_stack stack, uint32_t block, const float *h, float *ff, float *x,
                             size_t columns, nw_error *err)
 {
     const nw_config *c = f->config;
-    uint32_t         wi = nw_tensors_at(f->tensors, stack, block, NW_ROLE_WI);
+    const uint32_t   tensors[] = {nw_tensors_at(f->tensors, stack, block, NW_ROLE_WI),
+                                c->gated ? nw_tensors_at(f->tensors, stack, block, NW_ROLE_WI1) : 0};
     product          in = product_make(f, h, columns, c->d_model, ff, c->d_ff, JOIN_ACTIVATE);
     product          gate = product_make(f, h, columns, c->d_model, ff, c->d_ff, JOIN_MULTIPLY);
     product          out = product_make(f, ff, columns, c->d_ff, x, c->d_model, JOIN_ADD);
-    uint64_t         tiles = nw_cut_make(c->d_ff, c->d_model).tile_count;
-    nw_code          rc = NW_OK;
-    for (uint64_t t = 0; t < tiles && rc == NW_OK; t++) {
-        rc = product_tile(&in, wi, t, err);
-        if (rc == NW_OK && c->gated)
-            rc = product_tile(&gate, nw_tensors_at(f->tensors, stack, block, NW_ROLE_WI1), t, err);
-    }
+    product *const   in_turn[] = {&in, &gate};
+    nw_code          rc = multiply_in_turn(in_turn, tensors, c->gated ? 2 : 1, err);
     if (rc == NW_OK)
         rc = multiply(&out, nw_tensors_at(f->tensors, stack, block, NW_ROLE_WO), err);
     return rc;

@@ -37,6 +37,11 @@ static nw_code weights_acquire(void *user, uint32_t tensor, uint32_t tile, nw_ti
     return nw_window_acquire(&s->window, tensor, tile, ret, err);
 }
 
+static size_t weights_more(void *user, size_t most, size_t multiple, nw_tile *ret)
+{
+    return nw_window_more(&((nw_session *)user)->window, most, multiple, ret);
+}
+
 static bool weights_rows(void *user, const nw_tile *tile, size_t strip, size_t worker, nw_rows *ret)
 {
     nw_session *s = user;
@@ -53,11 +58,12 @@ nw_code nw_session_release_tile(nw_session *s, const nw_tile *tile, nw_error *er
     return rc;
 }
 
-static nw_code weights_release(void *user, const nw_tile *tile, nw_error *err)
+static nw_code weights_release(void *user, const nw_tile *tiles, size_t count, nw_error *err)
 {
     nw_session *s = user;
-    s->stats.weight_bytes_used += tile->rows * s->model->places[tile->tensor].row_bytes;
-    return nw_session_release_tile(s, tile, err);
+    for (size_t i = 0; i < count; i++)
+        s->stats.weight_bytes_used += tiles[i].rows * s->model->places[tiles[i].tensor].row_bytes;
+    return nw_session_release_tile(s, &tiles[0], err);
 }
 
 static const float *weights_vector(void *user, uint32_t tensor)
@@ -94,6 +100,7 @@ nw_weights nw_session_weights(nw_session *s)
 {
     return (nw_weights){.user = s,
                         .acquire = weights_acquire,
+                        .more = weights_more,
                         .rows = weights_rows,
                         .release = weights_release,
                         .vector = weights_vector,

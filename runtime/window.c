@@ -318,6 +318,7 @@ void nw_window_drain(nw_window *w)
     forget_errors(w->parts->pins, w->model->step_count[w->shape.pinned]);
     forget_errors(w->parts->embed_pins, nw_embed_tiles(w->model, w->shape.pinned));
     w->in_use = false;
+    w->more = 0;
     w->pin = NULL;
     atomic_store(&w->misfit, false);
     w->parts->kv_stream.os_errno = 0;
@@ -443,6 +444,19 @@ static nw_code wait_for(nw_window *w, const nw_slot_state *state, const int *os_
     return nw_window_read_failed(w, step, e.offset, e.bytes_needed, *os_errno, err);
 }
 
+static nw_tile tile_of(const nw_window *w, nw_step step, const unsigned char *bytes)
+{
+    const nw_cut *cut = &w->model->places[step.tensor].cut;
+    return (nw_tile){.tensor = step.tensor,
+                     .tile = step.tile,
+                     .first = nw_cut_first(cut, step.tile),
+                     .rows = nw_cut_rows(cut, step.tile),
+                     .cols = cut->cols,
+                     .strip_rows = cut->strip_rows,
+                     .strips = nw_cut_strips(cut, nw_cut_rows(cut, step.tile)),
+                     .data = bytes + nw_model_extent(w->model, step).skip};
+}
+
 nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err)
 {
     NW_CHECK(!w->in_use);
@@ -471,16 +485,40 @@ nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile 
         nw_slot_move(s, NW_SLOT_READY, NW_SLOT_IN_USE);
     w->in_use = true;
 
-    const nw_place *place = &w->model->places[tensor];
-    *ret = (nw_tile){.tensor = tensor,
-                     .tile = tile,
-                     .first = nw_cut_first(&place->cut, tile),
-                     .rows = nw_cut_rows(&place->cut, tile),
-                     .cols = place->cut.cols,
-                     .strip_rows = place->cut.strip_rows,
-                     .strips = nw_cut_strips(&place->cut, nw_cut_rows(&place->cut, tile)),
-                     .data = bytes + nw_model_extent(w->model, step).skip};
+    *ret = tile_of(w, step, bytes);
     return NW_OK;
+}
+
+/* The pin of a tile that is in it for good, and whose strips are multiplied from there as they are; else NULL. */
+static const nw_pin *settled_pin(const nw_window *w, nw_visit v)
+{
+    const nw_pin *pin = pin_of(w, v);
+    bool          there = pin != NULL && pin->state == NW_SLOT_READY && pin->visited && !pin->in_slot && !pin->unfit;
+    if (!there)
+        return NULL;
+    bool restored = nw_checkpoint_pack(w->model->checkpoint) != NULL &&
+                    nw_window_pin_shape(w, nw_window_step(w, v)).form == NW_PINS_STORED;
+    return restored ? NULL : pin;
+}
+
+size_t nw_window_more(nw_window *w, size_t most, size_t multiple, nw_tile *ret)
+{
+    size_t   count = 0;
+    nw_visit v = {.pass = w->at.pass, .step = w->at.step + 1};
+    NW_CHECK(w->in_use && w->more == 0);
+    if (settled_pin(w, w->at) == NULL)
+        return 0;
+    for (; count < most && v.step < w->model->step_count[v.pass] && !nw_window_is_kv(w, v); v.step++) {
+        const nw_pin *pin = settled_pin(w, v);
+        if (pin == NULL)
+            break;
+        ret[count] = tile_of(w, nw_window_step(w, v), w->parts->region + pin->at);
+        count++;
+        ret[count - 1].ahead = count;
+    }
+    w->more = (count + 1) / multiple * multiple;
+    w->more = w->more > 0 ? w->more - 1 : 0;
+    return w->more;
 }
 
 bool nw_window_fills_pin(const nw_window *w)
@@ -491,8 +529,16 @@ bool nw_window_fills_pin(const nw_window *w)
 
 bool nw_window_strip(nw_window *w, const nw_tile *tile, size_t strip, size_t worker, nw_rows *ret)
 {
-    nw_step        step = {.tensor = tile->tensor, .tile = tile->tile};
-    nw_pin        *pin = w->pin;
+    nw_step step = {.tensor = tile->tensor, .tile = tile->tile};
+    nw_pin *pin = w->pin;
+    if (tile->ahead > 0) {
+        const nw_pin *settled = &w->parts->pins[w->at.step + tile->ahead];
+        nw_pin_shape  shape = nw_window_pin_shape(w, step);
+        if (shape.form == NW_PINS_STORED)
+            return nw_restore_strip(&w->parts->restore, step, (uint32_t)strip, tile->data, false, worker, ret);
+        *ret = nw_pin_rows(&shape, strip, w->parts->region + settled->at);
+        return true;
+    }
     unsigned char *place = pin != NULL ? w->parts->region + pin->at : NULL;
     if (pin != NULL && !pin->in_slot && w->pin_shape.form != NW_PINS_STORED) {
         *ret = nw_pin_rows(&w->pin_shape, strip, place);
@@ -535,7 +581,11 @@ void nw_window_release(nw_window *w, nw_tile_use use)
         nw_window_empty_pin(w, w->pin, nw_window_step(w, w->at));
     else if (use == NW_TILE_USED)
         w->pin->visited = true;
+    for (; w->more > 0; w->more--)
+        w->at = nw_window_after(w, w->at);
     w->at = nw_window_after(w, w->at);
+    if (!w->read_crossed && w->read.step < w->at.step) /* what it had not come to needed no reading */
+        w->read = w->at;
     nw_window_reap(w, false);
     nw_window_pump(w);
 }

@@ -42,6 +42,7 @@ typedef struct {
     size_t   head, tail;   /* ring: head is the slot of the oldest visit, tail the next to fill; counts, not indices */
     bool     scratch_in_use;     /* by an encoder pass and its cross pass: pins that it overlays stay empty */
     bool     in_use;             /* a tile is acquired */
+    size_t   more;               /* tiles behind it that are in use too */
     bool     fresh;              /* that tile was read since a pass had it */
     nw_pin  *pin;                /* of that tile, unless it is streamed */
     nw_pin_shape      pin_shape; /* of that tile, pinned or not */
@@ -93,6 +94,9 @@ NW_MUST_USE nw_code nw_window_kv_skip(nw_window *w, nw_error *err);
  * Errors  NW_E_IO, NW_E_FORMAT, both with err->block; NW_E_CANCELLED. */
 NW_MUST_USE nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err);
 void                nw_window_release(nw_window *w, nw_tile_use use);
+
+/* nw_weights.more: tiles in pins that need not be restored. */
+size_t nw_window_more(nw_window *w, size_t most, size_t multiple, nw_tile *ret);
 
 /* True if the first use of the tile in use is what fills its pin. */
 bool nw_window_fills_pin(const nw_window *w);

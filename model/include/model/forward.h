@@ -15,6 +15,7 @@ typedef struct {
     uint64_t    first, rows, cols;
     uint64_t    strip_rows, strips; /* rows of a strip but the last; strips in this tile */
     const void *data;               /* as it was read, at any address; its form is the matter of nw_weights.rows */
+    size_t      ahead;              /* of the caller: 0 for the tile that was acquired, 1.. for those behind it */
 } nw_tile;
 
 /* What a strip's rows are multiplied from. */
@@ -77,17 +78,21 @@ typedef struct {
 } nw_column;
 
 /* Where weights come from. All of it is called by the pass's thread; acquire and release strictly in schedule order,
- * one tile in use at a time. */
+ * one tile in use at a time, and those that `more` adds. */
 typedef struct {
     void *user;
     /* Waits until the tile is there. Errors: NW_E_IO, NW_E_FORMAT, NW_E_CANCELLED. */
     nw_code (*acquire)(void *user, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err);
+    /* Takes tiles into use that follow the one in use in the schedule and are there already: their number, at most
+     * `most`, which together with that one makes a multiple of `multiple`; or 0. One job for many tiles that are
+     * resident spares the workers most of their waiting for each other. */
+    size_t (*more)(void *user, size_t most, size_t multiple, nw_tile *ret);
     /* The rows of strip `strip` of the tile in use, until `worker` asks for others or the tile is released. Called by
      * all workers at once, each strip once. False: it cannot be had, and `release` will say why. */
     bool (*rows)(void *user, const nw_tile *tile, size_t strip, size_t worker, nw_rows *ret);
-    /* Gives the tile back; the data may be overwritten at once. Errors: NW_E_IO, if one of its strips was damaged: what
-     * was made of the tile is garbage then. */
-    nw_code (*release)(void *user, const nw_tile *tile, nw_error *err);
+    /* Gives back all [count] tiles in use; the data may be overwritten at once. Errors: NW_E_IO, if one of their strips
+     * was damaged: what was made of them is garbage then. */
+    nw_code (*release)(void *user, const nw_tile *tiles, size_t count, nw_error *err);
     /* A resident vector or table as f32, [rows, cols] of its need. */
     const float *(*vector)(void *user, uint32_t tensor);
     /* Embedding rows as f32: out [count, d_model]. Errors as acquire. */
