@@ -83,7 +83,11 @@ void nw_forward_prepare(nw_forward *f)
 
 /* ---- matrix products ---- */
 
-enum { TILES_MAX = 16 }; /* of one job: some 30 MB, a millisecond of a memory's reading */
+enum {
+    TILES_MAX = 16,   /* of one job: some 30 MB, a millisecond of a memory's reading */
+    PIECE_STRIPS = 4, /* of a piece of work at most */
+    PIECES_EACH = 8   /* of a job for each worker, or more */
+};
 
 typedef enum {
     JOIN_STORE,    /* y = product */
@@ -171,9 +175,11 @@ static void product_strip(const product *p, const nw_tile *t, size_t i, size_t w
     size_t  first = i * (size_t)t->strip_rows;
     size_t  rows = nw_min_size((size_t)t->strip_rows, (size_t)t->rows - first);
     float  *out = p->f->out + worker * p->f->out_floats;
-    nw_rows w;
+    nw_rows w = t->ready;
     NW_CHECK(rows * p->columns <= p->f->out_floats);
-    if (!p->f->weights.rows(p->f->weights.user, t, i, worker, &w))
+    if (w.data != NULL)
+        w.data = (const unsigned char *)w.data + i * t->ready_stride;
+    else if (!p->f->weights.rows(p->f->weights.user, t, i, worker, &w))
         return;
     multiply_rows(p, &w, rows, out);
     join_strip(p, out, rows, (size_t)t->first + first);
@@ -185,16 +191,19 @@ typedef struct {
     size_t         product_count;
     nw_tile        tiles[TILES_MAX];
     size_t         tile_count;
+    size_t         strips, piece; /* of all turns; of one piece of work */
 } product_job;
 
 static void product_piece(void *ctx, size_t i, size_t worker)
 {
     const product_job *j = ctx;
-    size_t             n = j->product_count;
-    size_t             turn = nw_min_size(i / (size_t)j->tiles[0].strips, j->tile_count / n - 1);
-    size_t             strip = i - turn * (size_t)j->tiles[0].strips; /* only the last tile may have fewer */
-    for (size_t k = 0; k < n; k++)
-        product_strip(j->products[k], &j->tiles[turn * n + k], strip, worker);
+    size_t             n = j->product_count, each = (size_t)j->tiles[0].strips; /* only the last tile may have fewer */
+    size_t             end = nw_min_size((i + 1) * j->piece, j->strips);
+    for (size_t s = i * j->piece; s < end; s++) {
+        size_t turn = nw_min_size(s / each, j->tile_count / n - 1);
+        for (size_t k = 0; k < n; k++)
+            product_strip(j->products[k], &j->tiles[turn * n + k], s - turn * each, worker);
+    }
 }
 
 /* Acquires what comes next in the schedule, multiplies it on all workers, gives it back; as much at once as is there.
@@ -218,8 +227,10 @@ static nw_code product_next(product *const *products, const uint32_t *tensors, s
         NW_CHECK(j.tiles[i].cols == products[own]->k);
     }
     size_t turns = j.tile_count / j.product_count;
-    size_t pieces = (turns - 1) * (size_t)j.tiles[0].strips + (size_t)j.tiles[j.tile_count - 1].strips;
-    f->team.run(f->team.user, NW_WORK_PRODUCT, product_piece, &j, pieces);
+    j.strips = (turns - 1) * (size_t)j.tiles[0].strips + (size_t)j.tiles[j.tile_count - 1].strips;
+    /* Strips in a row keep the memory busy over their seams; enough pieces remain for the workers to end together. */
+    j.piece = nw_max_size(1, nw_min_size(PIECE_STRIPS, j.strips / (f->team.thread_count * PIECES_EACH)));
+    f->team.run(f->team.user, NW_WORK_PRODUCT, product_piece, &j, (j.strips + j.piece - 1) / j.piece);
     *ret_visit = visit + j.tile_count;
     return f->weights.release(f->weights.user, j.tiles, j.tile_count, err);
 }

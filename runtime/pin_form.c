@@ -8,7 +8,7 @@ enum { ESCAPE_SHARE_3 = 20, ESCAPE_SHARE_4 = 200 };
 
 nw_pinning nw_pinning_make(nw_pin_form asked, const nw_kernels *kernels)
 {
-    nw_pinning p = {.form = asked, .slim_width = kernels->slim_width};
+    nw_pinning p = {.form = asked, .slim_width = kernels->slim_width, .aligned = asked != NW_PINS_STORED};
     if (asked == NW_PINS_AUTO)
         p.form = kernels->slim_faster ? NW_PINS_SLIM : NW_PINS_STORED;
     return p;
@@ -42,17 +42,24 @@ static nw_form stored_form(const nw_model *m, nw_step step)
     return nw_pack_strip_at(pack, t.strip_first).form;
 }
 
+/* The form of a tile that is not made slim. */
+static nw_pin_form plain_form(const nw_model *m, const nw_pinning *p, nw_step step, nw_form stored)
+{
+    if (stored == NW_FORM_PACKED)
+        return p->form == NW_PINS_PLAIN ? NW_PINS_PLAIN : NW_PINS_STORED;
+    bool odd = nw_checkpoint_pack(m->checkpoint) == NULL && nw_model_extent(m, step).skip % 64 != 0;
+    return p->aligned && odd ? NW_PINS_PLAIN : NW_PINS_STORED;
+}
+
 static nw_pin_form form_of(const nw_model *m, const nw_pinning *p, nw_step step)
 {
     nw_form stored = stored_form(m, step);
     bool walked = step.tensor != m->tensors.embed || step.tensor == m->tensors.head; /* by a pass, which fills pins */
-    if (p->form == NW_PINS_STORED || !walked || (stored != NW_FORM_PLAIN && stored != NW_FORM_PACKED))
+    if (!walked || (stored != NW_FORM_PLAIN && stored != NW_FORM_PACKED))
         return NW_PINS_STORED;
-    if (p->form == NW_PINS_PLAIN)
-        return stored == NW_FORM_PACKED ? NW_PINS_PLAIN : NW_PINS_STORED;
-    bool shrinks = m->places[step.tensor].tensor->dtype == NW_BF16 &&
+    bool shrinks = p->form == NW_PINS_SLIM && m->places[step.tensor].tensor->dtype == NW_BF16 &&
                    slim_stride(m, p, step) < plain_stride(m, step) / 10 * 9; /* short rows have more head than codes */
-    return shrinks ? NW_PINS_SLIM : NW_PINS_STORED;
+    return shrinks ? NW_PINS_SLIM : plain_form(m, p, step, stored);
 }
 
 nw_pin_shape nw_pin_shape_of(const nw_model *m, const nw_pinning *p, nw_step step, size_t align)

@@ -457,6 +457,32 @@ static nw_tile tile_of(const nw_window *w, nw_step step, const unsigned char *by
                      .data = bytes + nw_model_extent(w->model, step).skip};
 }
 
+/* The pin of a tile that is in it for good, and whose strips are multiplied from there as they are; else NULL. */
+static const nw_pin *settled_pin(const nw_window *w, nw_visit v)
+{
+    const nw_pin *pin = pin_of(w, v);
+    bool          there = pin != NULL && pin->state == NW_SLOT_READY && pin->visited && !pin->in_slot && !pin->unfit;
+    if (!there)
+        return NULL;
+    bool restored = nw_checkpoint_pack(w->model->checkpoint) != NULL &&
+                    nw_window_pin_shape(w, nw_window_step(w, v)).form == NW_PINS_STORED;
+    return restored ? NULL : pin;
+}
+
+/* The strips of a settled pin lie there one behind the other. */
+static void make_ready(const nw_window *w, const nw_pin *pin, nw_tile *t)
+{
+    const nw_place *place = &w->model->places[t->tensor];
+    nw_pin_shape    shape = nw_window_pin_shape(w, (nw_step){.tensor = t->tensor, .tile = t->tile});
+    if (shape.form == NW_PINS_STORED) {
+        t->ready = (nw_rows){.dtype = place->tensor->dtype, .data = t->data};
+        t->ready_stride = (size_t)(t->strip_rows * place->row_bytes);
+    } else {
+        t->ready = nw_pin_rows(&shape, 0, w->parts->region + pin->at);
+        t->ready_stride = shape.stride;
+    }
+}
+
 nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err)
 {
     NW_CHECK(!w->in_use);
@@ -486,19 +512,9 @@ nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile 
     w->in_use = true;
 
     *ret = tile_of(w, step, bytes);
+    if (settled_pin(w, w->at) != NULL)
+        make_ready(w, pin, ret);
     return NW_OK;
-}
-
-/* The pin of a tile that is in it for good, and whose strips are multiplied from there as they are; else NULL. */
-static const nw_pin *settled_pin(const nw_window *w, nw_visit v)
-{
-    const nw_pin *pin = pin_of(w, v);
-    bool          there = pin != NULL && pin->state == NW_SLOT_READY && pin->visited && !pin->in_slot && !pin->unfit;
-    if (!there)
-        return NULL;
-    bool restored = nw_checkpoint_pack(w->model->checkpoint) != NULL &&
-                    nw_window_pin_shape(w, nw_window_step(w, v)).form == NW_PINS_STORED;
-    return restored ? NULL : pin;
 }
 
 size_t nw_window_more(nw_window *w, size_t most, size_t multiple, nw_tile *ret)
@@ -513,8 +529,8 @@ size_t nw_window_more(nw_window *w, size_t most, size_t multiple, nw_tile *ret)
         if (pin == NULL)
             break;
         ret[count] = tile_of(w, nw_window_step(w, v), w->parts->region + pin->at);
+        make_ready(w, pin, &ret[count]);
         count++;
-        ret[count - 1].ahead = count;
     }
     w->more = (count + 1) / multiple * multiple;
     w->more = w->more > 0 ? w->more - 1 : 0;
@@ -529,16 +545,8 @@ bool nw_window_fills_pin(const nw_window *w)
 
 bool nw_window_strip(nw_window *w, const nw_tile *tile, size_t strip, size_t worker, nw_rows *ret)
 {
-    nw_step step = {.tensor = tile->tensor, .tile = tile->tile};
-    nw_pin *pin = w->pin;
-    if (tile->ahead > 0) {
-        const nw_pin *settled = &w->parts->pins[w->at.step + tile->ahead];
-        nw_pin_shape  shape = nw_window_pin_shape(w, step);
-        if (shape.form == NW_PINS_STORED)
-            return nw_restore_strip(&w->parts->restore, step, (uint32_t)strip, tile->data, false, worker, ret);
-        *ret = nw_pin_rows(&shape, strip, w->parts->region + settled->at);
-        return true;
-    }
+    nw_step        step = {.tensor = tile->tensor, .tile = tile->tile};
+    nw_pin        *pin = w->pin;
     unsigned char *place = pin != NULL ? w->parts->region + pin->at : NULL;
     if (pin != NULL && !pin->in_slot && w->pin_shape.form != NW_PINS_STORED) {
         *ret = nw_pin_rows(&w->pin_shape, strip, place);

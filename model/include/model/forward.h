@@ -9,15 +9,6 @@
 #include "base/arena.h"
 #include "model/tensors.h"
 
-/* A tile in use: `rows` whole rows of a tensor, from row `first`. */
-typedef struct {
-    uint32_t    tensor, tile;
-    uint64_t    first, rows, cols;
-    uint64_t    strip_rows, strips; /* rows of a strip but the last; strips in this tile */
-    const void *data;               /* as it was read, at any address; its form is the matter of nw_weights.rows */
-    size_t      ahead;              /* of the caller: 0 for the tile that was acquired, 1.. for those behind it */
-} nw_tile;
-
 /* What a strip's rows are multiplied from. */
 typedef enum {
     NW_ROWS_PLAIN, /* [rows, cols] of dtype, row-major, at any address */
@@ -41,6 +32,18 @@ typedef struct {
     size_t thread_count;
     void (*run)(void *user, nw_work work, void (*fn)(void *ctx, size_t i, size_t worker), void *ctx, size_t n);
 } nw_team;
+
+/* A tile in use: `rows` whole rows of a tensor, from row `first`. */
+typedef struct {
+    uint32_t    tensor, tile;
+    uint64_t    first, rows, cols;
+    uint64_t    strip_rows, strips; /* rows of a strip but the last; strips in this tile */
+    const void *data;               /* as it was read, at any address; its form is the matter of nw_weights.rows */
+    /* If its strips lie in memory ready to be multiplied: the rows of the first, and bytes from each to the next. Data
+     * is NULL otherwise, and nw_weights.rows has to be asked. */
+    nw_rows ready;
+    size_t  ready_stride;
+} nw_tile;
 
 /* K and V of one stack of attention: numbered rows, one for each position of each sequence, in pages behind a table.
  * Rows are written once and never moved. A page has, for each decoder block, K [page_rows, inner] and then V
@@ -83,7 +86,7 @@ typedef struct {
     void *user;
     /* Waits until the tile is there. Errors: NW_E_IO, NW_E_FORMAT, NW_E_CANCELLED. */
     nw_code (*acquire)(void *user, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err);
-    /* Takes tiles into use that follow the one in use in the schedule and are there already: their number, at most
+    /* Takes tiles into use that follow the one in use in the schedule and are ready: their number, at most
      * `most`, which together with that one makes a multiple of `multiple`; or 0. One job for many tiles that are
      * resident spares the workers most of their waiting for each other. */
     size_t (*more)(void *user, size_t most, size_t multiple, nw_tile *ret);
