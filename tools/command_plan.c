@@ -6,13 +6,17 @@
 #include <string.h>
 
 #include "buffer.h"
+#include "generation_options.h"
 #include "options.h"
+#include "workload.h"
 
 enum { KEY_DISK_RATE = 512, KEY_MEMORY_RATE, KEY_EMBED };
 
 typedef struct {
-    options common;
-    double  disk_rate, memory_rate;
+    options                common;
+    generation_options     generation;
+    nw_generation_settings settings;
+    double                 disk_rate, memory_rate;
 } plan_options;
 
 static const struct argp_option plan_argp_options[] = {
@@ -37,8 +41,10 @@ static error_t parse_plan(int key, char *arg, struct argp_state *state)
     plan_options *o = (plan_options *)state->input;
     switch (key) {
     case ARGP_KEY_INIT:
+        o->generation.common = &o->common;
         for (size_t i = 0; i < 3; i++)
             state->child_inputs[i] = &o->common;
+        state->child_inputs[3] = &o->generation;
         return 0;
     case KEY_EMBED: o->common.session.encode_only = true; return 0;
     case KEY_DISK_RATE: return parse_rate(o, "--disk-rate", arg, &o->disk_rate);
@@ -51,6 +57,8 @@ static error_t parse_plan(int key, char *arg, struct argp_state *state)
     case ARGP_KEY_END:
         if (o->common.model == NULL)
             return options_fail(&o->common, "no model: -m MODEL is missing");
+        if (o->common.session.encode_only && (generation_given(&o->generation) || o->generation.lanes > 0))
+            return options_fail(&o->common, "--embed is the encoder alone: no options of generation go with it");
         o->common.session.disk_rate = o->disk_rate;
         o->common.session.memory_rate = o->memory_rate;
         return 0;
@@ -59,20 +67,27 @@ static error_t parse_plan(int key, char *arg, struct argp_state *state)
 }
 
 static const struct argp_child children[] = {
-    {&options_model_argp, 0, NULL, 0}, {&options_session_argp, 0, NULL, 0}, {&options_output_argp, 0, NULL, 0}, {0}};
+    {&options_model_argp, 0, NULL, 0},
+    {&options_session_argp, 0, NULL, 0},
+    {&options_output_argp, 0, NULL, 0},
+    {&generation_argp, 0, NULL, 0},
+    {0},
+};
 
 static const struct argp plan_argp = {
     .options = plan_argp_options,
     .parser = parse_plan,
     .args_doc = "[MODEL]",
-    .doc = "Says where a budget would go, which weights would stay resident, how much each phase would read, and how "
-           "long it would "
-           "take; and the smallest budget that works. Nothing is run and no weights are read. Prompts are taken to "
-           "have up to 512 "
-           "tokens (--max-input-tokens) and answers up to 256 (-n)."
-           "\vExamples:\n"
-           "  narrows plan -m flan-t5-xl -b 1G\n"
-           "  narrows plan -m flan-t5-xl -b 60% -n 64 --disk-rate 2G",
+    .doc =
+        "Says where a budget would go, which weights would stay resident, how much each phase would read, and how "
+        "long it would "
+        "take; and the smallest budget that works. Nothing is run and no weights are read. Prompts are taken to "
+        "have up to 512 "
+        "tokens (--max-input-tokens) and answers up to 256 (-n, or what the model's files say). There is one prompt, "
+        "or with --lanes as many as there are lanes for."
+        "\vExamples:\n"
+        "  narrows plan -m flan-t5-xl -b 1G\n"
+        "  narrows plan -m flan-t5-xl -b 60% -n 64 --disk-rate 2G",
     .children = children,
 };
 
@@ -189,9 +204,11 @@ static void print_outline(const outline *l)
 {
     const nw_plan *p = &l->plan;
     const char    *stack = p->encode_only ? "encoder" : "decoder";
-    char           budget[16], smallest[16], all[16], disk[16], memory[16], out[32] = "";
+    char           budget[16], smallest[16], all[16], disk[16], memory[16], out[64] = "";
     if (!p->encode_only)
         snprintf(out, sizeof out, ", %zu out", l->o->session.max_output_tokens);
+    if (!p->encode_only && l->o->session.max_lanes > 1)
+        snprintf(out + strlen(out), sizeof out - strlen(out), ", %zu lanes", l->o->session.max_lanes);
     print_text("budget %s%s for %zu tokens in%s; smallest that works: %s\n\n",
                nw_bytes_format(p->budget, !l->enough, budget), l->enough ? "" : " (the smallest)",
                l->o->session.max_input_tokens, out, nw_bytes_format(p->smallest, true, smallest));
@@ -283,6 +300,9 @@ static void print_outline_json(const outline *l)
            {"budget_all_resident", p->budget_all_resident},
            {"max_input_tokens", l->o->session.max_input_tokens},
            {"max_output_tokens", l->o->session.max_output_tokens},
+           {"max_lanes", l->o->session.max_lanes},
+           {"max_columns", l->o->session.max_columns},
+           {"max_encode_tokens", l->o->session.max_encode_tokens},
            {"tokenizer_peak", p->tokenizer_peak},
            {"slot_count", p->slot_count},
            {"slot_bytes", p->slot_bytes},
@@ -356,28 +376,57 @@ static int make_outline(nw_model *model, const plan_options *o, buffer *room)
     return l.enough || !print_flush() ? EXIT_DONE : print_failure(&err);
 }
 
+/* Sets the options of the session as run would. Returns -1 or the exit status. */
+static int set_session(nw_model *model, plan_options *o)
+{
+    nw_session_options *session = &o->common.session;
+    nw_model_info       info;
+    nw_model_describe(model, &info);
+    if (session->max_input_tokens == 0)
+        session->max_input_tokens = 512;
+    if (session->encode_only || info.decoder_blocks == 0) {
+        session->max_output_tokens = session->max_output_tokens == 0 ? 256 : session->max_output_tokens;
+        return -1;
+    }
+    int status = generation_settle(&o->generation, model, &o->settings);
+    if (status == -1)
+        status = generation_resolve(&o->generation, model, &o->settings);
+    nw_model_tokenizer_release(model);
+    if (status != -1)
+        return status;
+    size_t         width = generation_width(&o->settings), lanes = o->generation.lanes;
+    const workload work = {.count = lanes > width ? lanes / width : 1,
+                           .width = width,
+                           .lanes = lanes,
+                           .columns_more = generation_columns(&o->generation, &o->settings)};
+    session->max_output_tokens = o->settings.max_new_tokens;
+    session->generation = &o->settings;
+    (void)lanes_fill(model, &work, session); /* a plan that does not fit is shown too */
+    return -1;
+}
+
 int command_plan(int argc, char **argv)
 {
     plan_options o = {.common.name = "narrows plan"};
     int          status = options_parse(&plan_argp, argc, argv, &o.common, &o);
-    if (status == -1)
-        status = options_budget(&o.common);
-    if (status != -1)
+    if (status != -1) {
+        generation_free(&o.generation);
         return status;
-    nw_session_options *session = &o.common.session;
-    nw_model           *model = NULL;
-    buffer              room = {0};
-    options             opened = o.common;
+    }
+    status = options_budget(&o.common);
+    nw_model *model = NULL;
+    buffer    room = {0};
+    options   opened = o.common;
     opened.session.budget_bytes =
         0; /* the budget is for the run; saying that it is too small must be possible under any */
-    if (session->max_input_tokens == 0)
-        session->max_input_tokens = 512;
-    if (session->max_output_tokens == 0)
-        session->max_output_tokens = 256;
-    status = options_open_model(&opened, &model);
+    if (status == -1)
+        status = options_open_model(&opened, &model);
+    if (status == -1)
+        status = set_session(model, &o);
     if (status == -1)
         status = make_outline(model, &o, &room);
     nw_model_close(model);
+    generation_free(&o.generation);
     buffer_free(&room);
     return print_finish(status);
 }

@@ -7,37 +7,61 @@
 #include <unistd.h>
 
 #include "advice.h"
-#include "answer.h"
 #include "budget.h"
+#include "generation_options.h"
 #include "interrupt.h"
 #include "options.h"
 #include "progress.h"
 #include "prompts.h"
+#include "serve.h"
+#include "workload.h"
 
-enum { KEY_LINES = 512, KEY_INPUT_IDS, KEY_LOGPROBS, KEY_TOP_LOGPROBS, KEY_SCORES, KEY_SCORES_KIND };
-enum { USUAL_INPUT_TOKENS = 512, NEW_TOKENS = 256, FEW_TOKENS = 32, ROOM_SHARE = 8 };
+enum {
+    KEY_LINES = 512,
+    KEY_INPUT_IDS,
+    KEY_LOGPROBS,
+    KEY_TOP_LOGPROBS,
+    KEY_SCORES,
+    KEY_SCORES_KIND,
+    KEY_SCORE,
+    KEY_CHOICES
+};
+enum { USUAL_INPUT_TOKENS = 512, COLUMNS_MAX = 256 };
+
+/* What answers that wait for earlier ones may take. */
+#define PLACES_MAX 4096
+#define PLACES_BYTES ((uint64_t)2 << 20)
+#define PLACES_SHARE 64
+#define PLACE_SHARE 8 /* one alone */
 
 typedef struct {
-    options     common;
-    const char *prompt, *file, *ids;
-    bool        lines, logprobs;
-    size_t      top_count;
-    const char *scores;
-    bool        scores_kind, scores_processed; /* was given; is not raw */
+    options            common;
+    generation_options generation;
+    const char        *prompt, *file, *ids;
+    bool               lines, logprobs;
+    size_t             top_count;
+    const char        *scores;
+    bool               scores_kind, scores_processed; /* was given; is not raw */
+    const char        *score, *choices;
 } run_options;
 
 typedef struct {
-    run_options   o;
-    nw_model     *model;
-    nw_session   *session;
-    nw_model_info info;
-    bool          loop;
-    prompt_rules  rules;
-    prompts       prompts;
-    buffer        room;
-    progress      progress;
-    answer_style  style;
-    tensor_file   scores;
+    run_options            o;
+    nw_model              *model;
+    nw_session            *session;
+    nw_model_info          info;
+    bool                   loop;
+    prompt_source          source;
+    prompt_rules           rules;
+    prompts                prompts;
+    targets                targets;
+    buffer                 room[2];
+    progress               progress;
+    nw_generation_settings settings;
+    answer_style           style;
+    server                 server;
+    workload               work;
+    tensor_file            scores;
 } run;
 
 /* ---- options
@@ -50,6 +74,11 @@ static const struct argp_option run_argp_options[] = {
     {"lines", KEY_LINES, 0, 0, "Each line is a prompt of its own and gets one line of output, in order", 2},
     {"input-ids", KEY_INPUT_IDS, "IDS", 0,
      "Token ids instead of text, used as they are: \"13 959 1\"; - reads them as a prompt would be", 2},
+    {"score", KEY_SCORE, "TEXT", 0, "Do not answer: print the log-probability of TEXT as the answer", 2},
+    {"choices", KEY_CHOICES, "FILE", 0,
+     "Do not answer: rank the answers in FILE, one a line, best first, each with its log-probability and the mean over "
+     "its tokens",
+     2},
     {"logprobs", KEY_LOGPROBS, 0, 0, "With --json: the log probability of each token", 5},
     {"top-logprobs", KEY_TOP_LOGPROBS, "K", 0, "With --json: the K most probable tokens at each step", 5},
     {"scores", KEY_SCORES, "FILE", 0,
@@ -61,14 +90,48 @@ static const struct argp_option run_argp_options[] = {
     {0},
 };
 
+/* What fits together, when all is parsed. */
+static error_t check_options(run_options *o)
+{
+    options *common = &o->common;
+    bool     judges = o->score != NULL || o->choices != NULL;
+    if (common->model == NULL)
+        return options_fail(common, "no model: -m MODEL is missing");
+    if ((o->prompt != NULL) + (o->file != NULL) + (o->ids != NULL && strcmp(o->ids, "-") != 0) > 1)
+        return options_fail(common, "a prompt, --file and --input-ids exclude each other");
+    if ((o->logprobs || o->top_count > 0) && !common->json)
+        return options_fail(common, "%s needs --json", o->logprobs ? "--logprobs" : "--top-logprobs");
+    if (o->scores != NULL && (!tensor_file_is_named(o->scores) || tensor_file_is_npy(o->scores)))
+        return options_fail(common, "--scores: '%s' must end in .safetensors: it holds sequences of different lengths",
+                            o->scores);
+    if (o->scores_kind && o->scores == NULL)
+        return options_fail(common, "--scores-kind needs --scores");
+    if (o->generation.prefix != NULL && o->ids != NULL)
+        return options_fail(common, "--prefix is text: it cannot be put before --input-ids");
+    if (o->score != NULL && o->choices != NULL)
+        return options_fail(common, "--score and --choices exclude each other");
+    if (judges && (o->scores != NULL || o->logprobs || o->top_count > 0))
+        return options_fail(common, "%s writes no answer that %s could be of",
+                            o->score != NULL ? "--score" : "--choices",
+                            o->scores != NULL ? "--scores"
+                            : o->logprobs     ? "--logprobs"
+                                              : "--top-logprobs");
+    if (judges && (generation_given(&o->generation) || common->session.max_output_tokens > 0))
+        return options_fail(common, "%s judges answers: no options that choose tokens go with it",
+                            o->score != NULL ? "--score" : "--choices");
+    return 0;
+}
+
 static error_t parse_run(int key, char *arg, struct argp_state *state)
 {
     run_options *o = (run_options *)state->input;
     uint64_t     top_count;
     switch (key) {
     case ARGP_KEY_INIT:
+        o->generation.common = &o->common;
         for (size_t i = 0; i < 3; i++)
             state->child_inputs[i] = &o->common;
+        state->child_inputs[3] = &o->generation;
         return 0;
     case ARGP_KEY_ARG:
     case 'p':
@@ -93,27 +156,20 @@ static error_t parse_run(int key, char *arg, struct argp_state *state)
         if (!o->scores_processed && strcmp(arg, "raw") != 0)
             return options_fail(&o->common, "--scores-kind: '%s' is not raw or processed", arg);
         return 0;
-    case ARGP_KEY_END:
-        if (o->common.model == NULL)
-            return options_fail(&o->common, "no model: -m MODEL is missing");
-        if ((o->prompt != NULL) + (o->file != NULL) + (o->ids != NULL && strcmp(o->ids, "-") != 0) > 1)
-            return options_fail(&o->common, "a prompt, --file and --input-ids exclude each other");
-        if ((o->logprobs || o->top_count > 0) && !o->common.json)
-            return options_fail(&o->common, "%s needs --json", o->logprobs ? "--logprobs" : "--top-logprobs");
-        if (o->scores != NULL && (!tensor_file_is_named(o->scores) || tensor_file_is_npy(o->scores)))
-            return options_fail(&o->common,
-                                "--scores: '%s' must end in .safetensors: it holds sequences of different "
-                                "lengths",
-                                o->scores);
-        if (o->scores_kind && o->scores == NULL)
-            return options_fail(&o->common, "--scores-kind needs --scores");
-        return 0;
+    case KEY_SCORE: o->score = arg; return 0;
+    case KEY_CHOICES: o->choices = arg; return 0;
+    case ARGP_KEY_END: return check_options(o);
     default: return ARGP_ERR_UNKNOWN;
     }
 }
 
 static const struct argp_child children[] = {
-    {&options_model_argp, 0, NULL, 0}, {&options_session_argp, 0, NULL, 0}, {&options_output_argp, 0, NULL, 0}, {0}};
+    {&options_model_argp, 0, NULL, 0},
+    {&options_session_argp, 0, NULL, 0},
+    {&options_output_argp, 0, NULL, 0},
+    {&generation_argp, 0, NULL, 0},
+    {0},
+};
 
 static const struct argp run_argp = {
     .options = run_argp_options,
@@ -127,80 +183,139 @@ static const struct argp run_argp = {
            "Without --budget the budget is 'auto': what the machine has available, less an eighth.\n\n"
            "Examples:\n"
            "  narrows run -m flan-t5-xl -b 1G \"translate English to German: Good morning.\"\n"
-           "  narrows run -m flan-t5-xl -b 1G --lines -f questions.txt > answers.txt",
+           "  narrows run -m flan-t5-xl -b 1G --lines -f questions.txt > answers.txt\n"
+           "  narrows run -m t5-base --task translation_en_to_de --lines -f english.txt\n"
+           "  narrows run -m flan-t5-xl --choices labels.txt \"Is this review good? Fine work.\"",
     .children = children,
 };
 
-/* ---- session
- * ---------------------------------------------------------------------------------------------------------- */
-
-/* The smallest budget for so many tokens; 0: unknown. */
-static uint64_t smallest_budget(const run *r, size_t in, size_t out)
-{
-    nw_session_options o = r->o.common.session;
-    o.max_input_tokens = in;
-    o.max_output_tokens = out;
-    return budget_smallest(r->model, &o);
-}
-
-/* The one line for a budget that is too small: what these prompts need, and what shorter answers would. */
-static int print_budget_needed(const run *r, size_t in, uint64_t needed)
-{
-    const nw_session_options *o = &r->o.common.session;
-    char                      budget_text[16], needed_text[16], few_text[16];
-    uint64_t                  few = o->max_output_tokens > FEW_TOKENS ? smallest_budget(r, in, FEW_TOKENS) : 0;
-    nw_bytes_format(o->budget_bytes, false, budget_text);
-    nw_bytes_format(needed, true, needed_text);
-    nw_bytes_format(few, true, few_text);
-    bool helps = few > 0 && few < needed && strcmp(few_text, needed_text) != 0;
-    print_error("budget %s is too small: needs %s for %zu tokens in, %zu out%s%s%s", budget_text, needed_text, in,
-                o->max_output_tokens, helps ? "; " : "", helps ? few_text : "", helps ? " with -n 32" : "");
-    return EXIT_BUDGET;
-}
+/* ---- session ---- */
 
 /* A budget under which nothing runs at all is refused before the tokenizer is loaded, when nobody knows yet how long
  * the prompts are: what is named does for any ordinary one. Returns -1 to go on. */
-static int check_budget_early(const run *r)
+static int check_budget_early(run *r)
 {
-    const nw_session_options *o = &r->o.common.session;
-    size_t                    in = o->max_input_tokens > 0 ? o->max_input_tokens : USUAL_INPUT_TOKENS;
-    if (smallest_budget(r, 1, 1) <= o->budget_bytes)
+    nw_session_options o = r->o.common.session;
+    o.max_input_tokens = o.max_output_tokens = 1;
+    if (budget_smallest(r->model, &o) <= o.budget_bytes)
         return -1;
-    return print_budget_needed(r, in, smallest_budget(r, in, o->max_output_tokens));
+    o = r->o.common.session;
+    if (o.max_input_tokens == 0)
+        o.max_input_tokens = USUAL_INPUT_TOKENS;
+    return lanes_refuse(r->model, &o, 1, budget_smallest(r->model, &o));
+}
+
+/* Targets that are judged together: as many as lanes are asked for, or fit. */
+static size_t choose_chunk(const run *r)
+{
+    nw_session_options o = r->o.common.session;
+    size_t             chunk = r->targets.ids.count < SERVE_CHUNK_MAX ? r->targets.ids.count : SERVE_CHUNK_MAX;
+    size_t             asked = r->o.generation.lanes;
+    if (asked > 0)
+        return asked < chunk ? asked : chunk;
+    for (; chunk > 1; chunk /= 2) {
+        o.max_lanes = o.max_choices = chunk;
+        if (budget_smallest(r->model, &o) <= o.budget_bytes)
+            break;
+    }
+    return chunk;
+}
+
+/* What the session is for, when the longest prompt is known. */
+static void set_work(run *r)
+{
+    nw_session_options *o = &r->o.common.session;
+    r->work = (workload){.prompts = r->loop ? NULL : &r->prompts,
+                         .count = r->loop ? 1 : r->prompts.count,
+                         .width = generation_width(&r->settings),
+                         .lanes = r->o.generation.lanes,
+                         .columns_more = generation_columns(&r->o.generation, &r->settings)};
+    o->generation = &r->settings;
+    r->style.sequences = r->settings.num_return_sequences;
+    if (r->style.targets != NULL) {
+        o->generation = NULL;
+        o->max_choices = r->style.chunk = r->work.width = choose_chunk(r);
+        r->style.sequences = r->targets.ids.count;
+        r->work.columns_more = targets_widest(&r->targets, r->style.chunk);
+        if (r->work.columns_more > COLUMNS_MAX)
+            r->work.columns_more = COLUMNS_MAX;
+    }
+    if (r->o.scores != NULL) /* rows of one sequence stand one behind the other */
+        r->work.lanes = r->work.width;
+}
+
+/* Prompts among lines that the budget has no room for fail alone, as long as there are others. */
+static void drop_long_prompts(run *r)
+{
+    nw_session_options o = r->o.common.session;
+    size_t             fit = 0, not = r->prompts.longest + 1;
+    o.max_lanes = r->work.width;
+    o.max_input_tokens = r->prompts.longest;
+    if (!r->o.lines || r->prompts.longest < 2 || budget_smallest(r->model, &o) <= o.budget_bytes)
+        return;
+    while (not -fit > 1) {
+        o.max_input_tokens = fit + (not -fit) / 2;
+        uint64_t needed = budget_smallest(r->model, &o);
+        if (needed > 0 && needed <= o.budget_bytes)
+            fit = o.max_input_tokens;
+        else
+            not = o.max_input_tokens;
+    }
+    for (size_t i = 0; i < r->prompts.count; i++) {
+        size_t count;
+        prompts_ids(&r->prompts, i, &count);
+        if (count > 0 && count <= fit) {
+            prompts_drop_longer(&r->prompts, &r->source, fit);
+            return;
+        }
+    }
+}
+
+static int make_places(run *r)
+{
+    uint64_t budget = r->o.common.session.budget_bytes, limit = budget / PLACES_SHARE;
+    size_t   count = r->work.count < PLACES_MAX ? r->work.count : PLACES_MAX;
+    if (limit > PLACES_BYTES)
+        limit = PLACES_BYTES;
+    if (r->loop || r->o.scores != NULL)
+        count = 1;
+    if (serve_open(&r->server, &r->style, count, (size_t)limit, (size_t)(budget / PLACE_SHARE), r->room))
+        return -1;
+    if (r->style.targets != NULL)
+        print_error("--choices: this budget has no room for so many answers");
+    else
+        print_error("--max-new-tokens %u: this budget has no room for so long an answer", r->settings.max_new_tokens);
+    return EXIT_BUDGET;
 }
 
 /* After the prompts are known, or for the loop. Returns -1 or the exit status. */
 static int open_session(run *r)
 {
     nw_session_options *o = &r->o.common.session;
+    nw_error            err = {0};
+    set_work(r);
+    drop_long_prompts(r);
     if (!r->loop)
         o->max_input_tokens = r->prompts.longest > 0 ? r->prompts.longest : 1;
     o->keep_tokenizer = r->loop;
-    r->style = (answer_style){.model = r->model,
-                              .progress = &r->progress,
-                              .json = r->o.common.json,
-                              .logprobs = r->o.logprobs,
-                              .lines = r->o.lines,
-                              .has_text = r->style.has_text,
-                              .terminal = isatty(STDOUT_FILENO) == 1,
-                              .max_new_tokens = o->max_output_tokens,
-                              .top_count = r->o.top_count,
-                              .scores = r->o.scores != NULL ? &r->scores : NULL,
-                              .scores_processed = r->o.scores_processed,
-                              .vocab_size = r->info.vocab_size};
-    if (!answer_room(&r->style, &r->room, o->budget_bytes / ROOM_SHARE)) {
-        print_error("--max-new-tokens %zu: this budget has no room for so long a JSON answer", o->max_output_tokens);
-        return EXIT_BUDGET;
-    }
+    int status = make_places(r);
+    if (status == -1)
+        status = lanes_choose(r->model, &r->work, o);
+    if (status != -1)
+        return status;
     advise_pack(r->model, r->o.common.model, o);
-    nw_error err = {0};
-    nw_code  rc = nw_session_open(r->model, o, &r->session, &err);
+    nw_code rc = nw_session_open(r->model, o, &r->session, &err);
+    while (rc == NW_E_BUDGET && err.bytes_needed > o->budget_bytes && lanes_reduce(&r->work, o))
+        rc = nw_session_open(r->model, o, &r->session, &err);
     if (rc == NW_E_BUDGET && err.bytes_needed > o->budget_bytes)
-        return print_budget_needed(r, o->max_input_tokens, err.bytes_needed);
+        return lanes_refuse(r->model, o, r->work.width, err.bytes_needed);
     if (rc != NW_OK)
         return print_failure(&err);
     r->style.session = r->session;
+    r->style.stream = !r->style.json && r->style.targets == NULL && r->style.sequences == 1 && r->work.width == 1 &&
+                      (!r->style.lines || (r->style.terminal && o->max_lanes == 1));
     progress_start(&r->progress, r->o.common.quiet, r->session);
+    r->progress.lines = r->o.lines && !r->loop ? r->prompts.count : 0;
     nw_session_on_progress(r->session, progress_update, &r->progress);
     return -1;
 }
@@ -224,25 +339,24 @@ static int find_text(run *r)
     size_t            len;
     r->style.has_text =
         rc == NW_OK && strcmp(tokenizer.kind, "none") != 0 && nw_model_piece(r->model, 0, &len, &err) != NULL;
+    bool words = generation_has_words(&r->o.generation) || r->settings.stop_strings.count > 0;
+    if (rc == NW_OK && !r->style.has_text && r->o.ids != NULL && words) {
+        print_error("%s is text: it needs the model's tokenizer", r->settings.stop_strings.count > 0   ? "--stop"
+                                                                  : r->o.generation.forced_bos != NULL ? "--forced-bos"
+                                                                                                       : "--bad-words");
+        return EXIT_TOKENIZER;
+    }
     if (rc == NW_OK || r->o.ids != NULL)
         return -1;
     return print_text_failure(&err);
 }
 
-/* ---- answers
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- answers ---- */
 
 static int answer_all(run *r)
 {
-    int status = -1;
     interrupt_watch(r->session);
-    for (size_t i = 0; i < r->prompts.count && status == -1; i++) {
-        size_t          count;
-        const uint32_t *ids = prompts_ids(&r->prompts, i, &count);
-        status = answer_prompt(&r->style, ids, count);
-        if (!print_flush())
-            break;
-    }
+    int status = serve_all(&r->server, &r->prompts);
     interrupt_watch(NULL);
     return status;
 }
@@ -253,81 +367,144 @@ static int answer_loop(run *r)
     prompt_source source = {.lines = true};
     buffer        text = {0};
     int           status = prompts_open(&source);
-    while (status == -1) {
-        bool more;
+    bool          more = true;
+    while (status == -1 && more && print_flush()) {
         fputs("> ", stderr);
         fflush(stderr);
-        int line_status = prompts_next(&source, &text, prompts_text_limit(r->rules.budget_bytes), &more);
-        if (line_status == -1 && !more)
-            break;
+        prompts_clear(&r->prompts);
+        int line_status = prompts_read_one(&r->prompts, r->model, &r->rules, &source, &text, &more);
         if (line_status == EXIT_IO || line_status == EXIT_BUDGET)
             status = line_status;
-        if (line_status != -1 || text.used == 0)
+        if (line_status != -1 || r->prompts.longest == 0)
             continue;
-        prompts_clear(&r->prompts);
-        if (prompts_add(&r->prompts, r->model, &r->rules, NULL, text.data, text.used) == -1) {
-            progress_start(&r->progress, r->o.common.quiet, r->session);
-            status = answer_all(r);
-            if (status == EXIT_USAGE)
-                status = -1;
-        }
-        if (!print_flush())
-            break;
+        progress_start(&r->progress, r->o.common.quiet, r->session);
+        status = answer_all(r);
+        if (status == EXIT_USAGE)
+            status = -1;
     }
     fputc('\n', stderr);
     buffer_free(&text);
     return status;
 }
 
-static int run_prompts(run *r)
+/* ---- together ---- */
+
+static void set_style(run *r)
 {
-    options      *o = &r->o.common;
-    prompt_source source = {.text = r->o.prompt, .file = r->o.file, .lines = r->o.lines};
-    bool          from_source = r->o.ids == NULL || strcmp(r->o.ids, "-") == 0;
-    if (!from_source)
-        source.text = r->o.ids;
-    r->loop = from_source && source.text == NULL && source.file == NULL && isatty(STDIN_FILENO) == 1;
-    r->rules = (prompt_rules){.as_ids = r->o.ids != NULL,
-                              .empty_allowed = r->o.lines,
-                              .budget_bytes = o->session.budget_bytes,
-                              .max_input_tokens = o->session.max_input_tokens,
+    const run_options *o = &r->o;
+    r->style = (answer_style){.model = r->model,
+                              .progress = &r->progress,
+                              .settings = &r->settings,
+                              .seed = o->generation.seed,
+                              .lookup_off = o->generation.lookup_off,
+                              .targets = o->score != NULL || o->choices != NULL ? &r->targets : NULL,
+                              .json = o->common.json,
+                              .logprobs = o->logprobs,
+                              .lines = o->lines,
+                              .terminal = isatty(STDOUT_FILENO) == 1,
+                              .top_count = o->top_count,
+                              .scores = o->scores != NULL ? &r->scores : NULL,
+                              .scores_processed = o->scores_processed,
                               .vocab_size = r->info.vocab_size};
-    if (o->session.max_output_tokens == 0)
-        o->session.max_output_tokens = NEW_TOKENS;
-    int status = check_budget_early(r);
-    if (status == -1)
-        status = find_text(r);
-    if (r->loop && r->o.scores != NULL && status == -1) {
-        options_fail(o, "--scores needs a prompt, --file or --input-ids");
+}
+
+static void set_source(run *r)
+{
+    const run_options *o = &r->o;
+    bool               from_source = o->ids == NULL || strcmp(o->ids, "-") == 0;
+    r->source = (prompt_source){.text = from_source ? o->prompt : o->ids, .file = o->file, .lines = o->lines};
+    r->loop = from_source && r->source.text == NULL && r->source.file == NULL && isatty(STDIN_FILENO) == 1;
+    r->rules = (prompt_rules){.as_ids = o->ids != NULL,
+                              .empty_allowed = o->lines || r->loop,
+                              .faults_allowed = o->lines && !r->loop,
+                              .budget_bytes = o->common.session.budget_bytes,
+                              .max_input_tokens = o->common.session.max_input_tokens,
+                              .vocab_size = r->info.vocab_size,
+                              .prefix = r->settings.prefix,
+                              .prefix_len = o->ids != NULL ? 0 : r->settings.prefix_len};
+}
+
+/* Searches report no single steps. */
+static int check_reports(const run *r)
+{
+    const run_options *o = &r->o;
+    const char        *what = o->scores != NULL ? "--scores" : o->top_count > 0 ? "--top-logprobs" : NULL;
+    if (what != NULL && r->settings.num_beams > 1) {
+        print_error("%s tells of single steps, which a search of %u beams does not have", what, r->settings.num_beams);
         return EXIT_USAGE;
     }
-    if (r->loop && status == -1) {
+    if (o->scores != NULL && r->settings.num_return_sequences > 1) {
+        print_error("--scores takes one sequence for each prompt, not %u", r->settings.num_return_sequences);
+        return EXIT_USAGE;
+    }
+    if (o->scores != NULL && r->loop) {
+        print_error("--scores needs a prompt, --file or --input-ids");
+        return EXIT_USAGE;
+    }
+    return -1;
+}
+
+/* All that can be refused before any work, then what turns text into ids. */
+static int prepare(run *r)
+{
+    nw_session_options *o = &r->o.common.session;
+    int                 status = generation_settle(&r->o.generation, r->model, &r->settings);
+    if (status != -1)
+        return status;
+    set_style(r);
+    set_source(r);
+    status = check_reports(r);
+    if (r->style.targets == NULL)
+        o->max_output_tokens = r->settings.max_new_tokens;
+    if (status == -1)
+        status = check_budget_early(r);
+    if (status == -1)
+        status = find_text(r);
+    if (status == -1)
+        status = generation_resolve(&r->o.generation, r->model, &r->settings);
+    if (status == -1 && r->style.targets != NULL)
+        status = targets_read(&r->targets, r->model, &r->rules, r->o.score, r->o.choices);
+    if (r->style.targets != NULL)
+        o->max_output_tokens = r->targets.ids.longest;
+    return status;
+}
+
+static int run_prompts(run *r)
+{
+    options *o = &r->o.common;
+    int      status = prepare(r);
+    if (status == -1 && r->loop) {
         if (o->session.max_input_tokens == 0)
             o->session.max_input_tokens = USUAL_INPUT_TOKENS;
+        r->rules.max_input_tokens = o->session.max_input_tokens;
         status = open_session(r);
         return status == -1 ? answer_loop(r) : status;
     }
     if (status == -1)
-        status = prompts_read(&r->prompts, r->model, &r->rules, &source);
+        status = prompts_read(&r->prompts, r->model, &r->rules, &r->source);
     nw_model_tokenizer_release(r->model);
-    if (status == -1 && r->o.scores != NULL)
+    if (status == -1 && r->o.scores != NULL) {
         interrupt_hold();
-    if (status == -1 && r->o.scores != NULL)
         status = tensor_file_open(&r->scores, r->o.scores, r->prompts.count);
+    }
     if (status == -1)
         status = open_session(r);
     if (status == -1)
         status = answer_all(r);
     bool complete = status == -1 && print_flush(); /* stdout that failed has ended the answers early */
-    return complete && r->o.scores != NULL ? tensor_file_finish(&r->scores) : status;
+    if (complete && r->o.scores != NULL)
+        status = tensor_file_finish(&r->scores);
+    return status == -1 || status == EXIT_DONE ? r->prompts.status : status;
 }
 
 int command_run(int argc, char **argv)
 {
-    run r = {.o.common.name = "narrows run"};
+    run r = {.o.common.name = "narrows run", .prompts.status = -1};
     int status = options_parse(&run_argp, argc, argv, &r.o.common, &r.o);
-    if (status != -1)
+    if (status != -1) {
+        generation_free(&r.o.generation);
         return status;
+    }
     interrupt_setup();
     status = options_budget(&r.o.common);
     if (status == -1)
@@ -339,6 +516,9 @@ int command_run(int argc, char **argv)
     nw_session_close(r.session);
     nw_model_close(r.model);
     prompts_free(&r.prompts);
-    buffer_free(&r.room);
+    targets_free(&r.targets);
+    generation_free(&r.o.generation);
+    buffer_free(&r.room[0]);
+    buffer_free(&r.room[1]);
     return print_finish(status);
 }

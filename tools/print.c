@@ -216,6 +216,14 @@ bool print_json_number(double value)
     return print_bytes(text, strlen(text));
 }
 
+bool print_json_numbers(const double *values, size_t count)
+{
+    bool ok = true;
+    for (size_t i = 0; i < count && ok; i++)
+        ok = (i == 0 || print_bytes(", ", 2)) && print_json_number(values[i]);
+    return ok;
+}
+
 bool print_json_float(float value)
 {
     char text[32];

@@ -57,6 +57,7 @@ bool print_text(const char *fmt, ...) NW_PRINTF(1, 2);  /* control characters bu
 bool print_line_text(const char *text, size_t len);     /* newlines written as "\n", so that it stays one line */
 bool print_json_text(const char *text, size_t len);     /* inside of a JSON string, whole characters, without quotes */
 bool print_json_number(double value);                   /* shortest that reads back; null if not finite */
+bool print_json_numbers(const double *values, size_t count); /* the same, separated by commas */
 bool print_json_float(float value);                     /* the same, read back as a float */
 bool print_json(const struct cJSON *json, bool pretty); /* a whole document; NULL (out of memory) is a failure */
 bool print_flush(void);

@@ -24,8 +24,22 @@ void progress_start(progress *p, bool quiet, const nw_session *session)
     nw_stats stats;
     nw_session_stats(session, &stats);
     double now = now_seconds();
-    *p = (progress){.quiet = quiet, .rate_seconds = now, .rate_bytes = stats.bytes_read};
+    *p = (progress){.quiet = quiet, .rate_seconds = now, .rate_bytes = stats.bytes_read, .start_seconds = now};
     p->drawn_seconds = now + (print_progress_possible() ? FIRST_SECONDS - REDRAW_SECONDS : 0);
+}
+
+/* "312/1000 lines, 4.1/s, 168 s left, " where there are many. */
+static void say_lines(const progress *p, double now, char *buf, size_t cap)
+{
+    buf[0] = '\0';
+    double seconds = now - p->start_seconds;
+    if (p->lines == 0)
+        return;
+    int len = snprintf(buf, cap, "%zu/%zu lines, ", p->lines_done, p->lines);
+    if (p->lines_done == 0 || !(seconds > 0))
+        return;
+    double rate = (double)p->lines_done / seconds;
+    snprintf(buf + len, cap - (size_t)len, "%.3g/s, %.0f s left, ", rate, (double)(p->lines - p->lines_done) / rate);
 }
 
 void progress_update(void *user, const nw_stats *stats)
@@ -43,11 +57,13 @@ void progress_update(void *user, const nw_stats *stats)
     if (now - p->drawn_seconds < (terminal ? REDRAW_SECONDS : PLAIN_SECONDS))
         return;
     p->drawn_seconds = now;
-    char     line[128];
+    char     line[256], lines[128];
     unsigned block =
         stats->block < stats->block_count ? stats->block + 1 : stats->block_count; /* the head follows the last */
-    snprintf(line, sizeof line, "%s %u/%u, %.0f MB/s, %llu %s", stats->pass, block, stats->block_count, p->rate / 1e6,
-             (unsigned long long)(p->texts ? stats->prompts : stats->tokens), p->texts ? "texts" : "tokens");
+    say_lines(p, now, lines, sizeof lines);
+    snprintf(line, sizeof line, "%s%s %u/%u, %.0f MB/s, %llu %s", lines, stats->pass, block, stats->block_count,
+             p->rate / 1e6, (unsigned long long)(p->texts ? stats->prompts : stats->tokens),
+             p->texts ? "texts" : "tokens");
     if (terminal)
         print_progress(line);
     else

@@ -15,6 +15,9 @@ typedef struct {
     double   rate_seconds;  /* start of the stretch that the rate is taken over */
     uint64_t rate_bytes;
     double   rate; /* bytes a second of the last whole stretch */
+    /* Of many prompts, how many are done; 0 of them: one is not counted. Set after progress_start. */
+    size_t lines, lines_done;
+    double start_seconds;
 } progress;
 
 /* Before work starts, and again after a pause. */

@@ -18,6 +18,8 @@
 
 enum { WHERE_BYTES = 300 };
 
+#define SKIP_FACTOR 64 /* a line so many times longer than the limit is no line: its end is not looked for */
+
 uint64_t prompts_text_limit(uint64_t budget_bytes)
 {
     uint64_t limit = budget_bytes == 0 ? TEXT_MAX : budget_bytes / TEXT_SHARE;
@@ -93,10 +95,36 @@ static int check_text(const prompt_source *source, const buffer *text)
     return EXIT_USAGE;
 }
 
-int prompts_next(prompt_source *source, buffer *text, uint64_t limit, bool *ret_more)
+/* Goes to the end of a line of which there is no room for the rest. False: it is not in sight. */
+static bool skip_line(prompt_source *source, uint64_t limit)
+{
+    for (uint64_t skipped = 0; skipped / SKIP_FACTOR < limit; skipped++) {
+        int c = next_byte(source);
+        if (c == '\n' || c == EOF) {
+            source->ended = c == EOF;
+            return true;
+        }
+    }
+    return false;
+}
+
+static int refuse_text(prompt_source *source, uint64_t limit, prompt_fault *ret_fault)
+{
+    char size[16], where[WHERE_BYTES];
+    source->line++;
+    print_error("%sa prompt of more than %s of text is too long for this budget", where_text(source, where),
+                nw_bytes_format(limit, false, size));
+    if (source->lines && ret_fault != NULL && skip_line(source, limit))
+        *ret_fault = PROMPT_TOO_LONG;
+    return EXIT_BUDGET;
+}
+
+int prompts_next(prompt_source *source, buffer *text, uint64_t limit, bool *ret_more, prompt_fault *ret_fault)
 {
     text->used = 0;
     *ret_more = false;
+    if (ret_fault != NULL)
+        *ret_fault = PROMPT_FINE;
     if (source->ended)
         return -1;
     bool any = false, newline = false;
@@ -109,12 +137,8 @@ int prompts_next(prompt_source *source, buffer *text, uint64_t limit, bool *ret_
         if (newline && source->lines)
             break;
         char byte = (char)c;
-        if (!buffer_append(text, &byte, 1, (size_t)limit)) {
-            char size[16], where[WHERE_BYTES];
-            print_error("%sa prompt of more than %s of text is too long for this budget", where_text(source, where),
-                        nw_bytes_format(limit, false, size));
-            return EXIT_BUDGET;
-        }
+        if (!buffer_append(text, &byte, 1, (size_t)limit))
+            return refuse_text(source, limit, ret_fault);
     }
     if (source->stream != NULL && ferror(source->stream)) {
         print_error("cannot read %s: %s", source->name, strerror(errno));
@@ -127,7 +151,10 @@ int prompts_next(prompt_source *source, buffer *text, uint64_t limit, bool *ret_
     if (!source->lines && newline && source->text == NULL)
         text->used--; /* editors and echo end a file with one */
     *ret_more = true;
-    return check_text(source, text);
+    int status = check_text(source, text);
+    if (status != -1 && ret_fault != NULL)
+        *ret_fault = PROMPT_NOT_UTF8;
+    return status;
 }
 
 /* ---- ids
@@ -207,6 +234,19 @@ static size_t cut_ids(uint32_t *ids, size_t count, size_t max, const char *where
     return max;
 }
 
+/* Appends a prompt whose ids are there. */
+static int end_prompt(prompts *p, size_t limit, prompt_fault fault, const char *where)
+{
+    size_t        end = p->ids.used / sizeof(uint32_t);
+    unsigned char mark = (unsigned char)fault;
+    if (!buffer_append(&p->ends, &end, sizeof end, limit) || !buffer_append(&p->faults, &mark, sizeof mark, limit)) {
+        print_error("%smore prompts than this budget has room for", where);
+        return EXIT_BUDGET;
+    }
+    p->count++;
+    return -1;
+}
+
 int prompts_add(prompts *p, nw_model *model, const prompt_rules *rules, const prompt_source *source, const char *text,
                 size_t len)
 {
@@ -230,55 +270,110 @@ int prompts_add(prompts *p, nw_model *model, const prompt_rules *rules, const pr
         if (status == -1)
             warn_unknown(model, where, text, len);
     }
-    if (status != -1)
+    if (status != -1) {
+        p->ids.used = first;
         return status;
+    }
     if (count > 0)
         count = cut_ids((uint32_t *)p->ids.data + first / sizeof(uint32_t), count, rules->max_input_tokens, where);
     p->ids.used = first + count * sizeof(uint32_t);
-    size_t end = p->ids.used / sizeof(uint32_t);
-    if (!buffer_append(&p->ends, &end, sizeof end, limit)) {
-        print_error("%smore prompts than this budget has room for", where);
-        return EXIT_BUDGET;
-    }
-    p->count++;
     p->longest = count > p->longest ? count : p->longest;
+    return end_prompt(p, limit, PROMPT_FINE, where);
+}
+
+/* Puts the prefix before a text that is not empty. */
+static int put_prefix(const prompt_rules *rules, buffer *text)
+{
+    size_t len = text->used, more = len > 0 ? rules->prefix_len : 0;
+    if (more == 0)
+        return -1;
+    if (!buffer_reserve(text, more, SIZE_MAX)) {
+        print_error("out of memory");
+        return EXIT_INTERNAL;
+    }
+    memmove((char *)text->data + more, text->data, len);
+    memcpy(text->data, rules->prefix, more);
+    text->used += more;
     return -1;
+}
+
+int prompts_read_one(prompts *p, nw_model *model, const prompt_rules *rules, prompt_source *source, buffer *text,
+                     bool *ret_more)
+{
+    prompt_fault fault;
+    char         where[WHERE_BYTES];
+    int          status = prompts_next(source, text, prompts_text_limit(rules->budget_bytes), ret_more, &fault);
+    if (status == -1 && !*ret_more)
+        return -1;
+    if (status == -1)
+        status = put_prefix(rules, text);
+    if (status == -1) {
+        const char *bytes = text->data != NULL ? (const char *)text->data : "";
+        status = prompts_add(p, model, rules, source, bytes, text->used);
+        fault = status == EXIT_USAGE ? PROMPT_NOT_IDS : PROMPT_FINE;
+    }
+    if (fault != PROMPT_FINE)
+        *ret_more = true;
+    if (status == -1 || fault == PROMPT_FINE || !rules->faults_allowed)
+        return status;
+    p->status = status;
+    return end_prompt(p, ids_limit(rules->budget_bytes), fault, where_text(source, where));
 }
 
 int prompts_read(prompts *p, nw_model *model, const prompt_rules *rules, prompt_source *source)
 {
     int    status = prompts_open(source);
     buffer text = {0};
-    while (status == -1) {
-        bool more;
-        status = prompts_next(source, &text, prompts_text_limit(rules->budget_bytes), &more);
-        if (status != -1 || !more)
-            break;
-        const char *bytes = text.data != NULL ? (const char *)text.data : "";
-        status = prompts_add(p, model, rules, source, bytes, text.used);
-    }
+    bool   more = true;
+    p->status = -1;
+    while (status == -1 && more)
+        status = prompts_read_one(p, model, rules, source, &text, &more);
     buffer_free(&text);
     prompts_close(source);
     return status;
+}
+
+prompt_fault prompts_fault(const prompts *p, size_t index)
+{
+    return (prompt_fault)((const unsigned char *)p->faults.data)[index];
 }
 
 const uint32_t *prompts_ids(const prompts *p, size_t index, size_t *ret_count)
 {
     const size_t *ends = (const size_t *)p->ends.data;
     size_t        first = index == 0 ? 0 : ends[index - 1];
-    *ret_count = ends[index] - first;
+    *ret_count = prompts_fault(p, index) == PROMPT_FINE ? ends[index] - first : 0;
     return p->ids.data == NULL ? NULL : (const uint32_t *)p->ids.data + first;
+}
+
+void prompts_drop_longer(prompts *p, const prompt_source *source, size_t most)
+{
+    p->longest = 0;
+    for (size_t i = 0; i < p->count; i++) {
+        size_t count;
+        prompts_ids(p, i, &count);
+        if (count <= most) {
+            p->longest = count > p->longest ? count : p->longest;
+            continue;
+        }
+        print_error("%s, line %zu: a prompt of %zu tokens is too long for this budget, which has room for %zu",
+                    source->name, i + 1, count, most);
+        ((unsigned char *)p->faults.data)[i] = PROMPT_TOO_LONG;
+        p->status = EXIT_BUDGET;
+    }
 }
 
 void prompts_clear(prompts *p)
 {
-    p->ids.used = p->ends.used = 0;
+    p->ids.used = p->ends.used = p->faults.used = 0;
     p->count = p->longest = 0;
+    p->status = -1;
 }
 
 void prompts_free(prompts *p)
 {
     buffer_free(&p->ids);
     buffer_free(&p->ends);
+    buffer_free(&p->faults);
     *p = (prompts){0};
 }

@@ -26,20 +26,26 @@ typedef struct {
     bool        ended;
 } prompt_source;
 
+/* Why a prompt cannot be answered though others can. */
+typedef enum { PROMPT_FINE, PROMPT_NOT_UTF8, PROMPT_NOT_IDS, PROMPT_TOO_LONG } prompt_fault;
+
 /* Opens the source; prints what is wrong. Returns -1 to go on, or the exit status. */
 int  prompts_open(prompt_source *source);
 void prompts_close(prompt_source *source);
 
 /* Reads the next prompt, without its newline, into `text`. Checks that it is UTF-8 and at most `limit` bytes.
- * Returns -1, or the exit status after printing what is wrong; *ret_more is false when there is none left. */
-int prompts_next(prompt_source *source, buffer *text, uint64_t limit, bool *ret_more);
+ * Returns -1, or the exit status after printing what is wrong; *ret_more is false when there is none left.
+ * ret_fault  may be NULL; what is wrong with this prompt alone: the next one can be read. Otherwise PROMPT_FINE. */
+int prompts_next(prompt_source *source, buffer *text, uint64_t limit, bool *ret_more, prompt_fault *ret_fault);
 
 /* The ids of all prompts, one behind the other. */
 typedef struct {
     buffer ids;     /* uint32_t */
     buffer ends;    /* size_t: ids up to the end of each prompt */
+    buffer faults;  /* unsigned char: prompt_fault of each; what has one has no ids, or they are not used */
     size_t count;   /* prompts; an empty line is one of no ids */
     size_t longest; /* ids */
+    int    status;  /* exit status of the last fault; -1: there is none */
 } prompts;
 
 typedef struct {
@@ -48,6 +54,10 @@ typedef struct {
     uint64_t budget_bytes;     /* 0: none */
     size_t   max_input_tokens; /* longer ones are cut, keeping the end token; 0: never */
     uint32_t vocab_size;
+    bool     faults_allowed; /* of several prompts: one that is wrong is marked, and the others go on */
+    /* What is put before each text that is not empty; NULL: nothing. */
+    const char *prefix;
+    size_t      prefix_len;
 } prompt_rules;
 
 /* Encodes one text and appends it as a prompt. Returns -1, or the exit status after printing what is wrong.
@@ -55,11 +65,19 @@ typedef struct {
 int prompts_add(prompts *p, nw_model *model, const prompt_rules *rules, const prompt_source *source, const char *text,
                 size_t len);
 
-/* Reads and encodes all of a source. Returns as prompts_add. */
+/* Reads and encodes all of a source. Returns as prompts_add; faults that the rules allow are printed, and none. */
 int prompts_read(prompts *p, nw_model *model, const prompt_rules *rules, prompt_source *source);
 
-/* The ids of prompt `index` (below count). */
+/* The same for the next prompt of an open source; *ret_more: there was one. text: room to read it into. */
+int prompts_read_one(prompts *p, nw_model *model, const prompt_rules *rules, prompt_source *source, buffer *text,
+                     bool *ret_more);
+
+/* The ids of prompt `index` (below count); none if it has a fault. */
 const uint32_t *prompts_ids(const prompts *p, size_t index, size_t *ret_count);
+prompt_fault    prompts_fault(const prompts *p, size_t index);
+
+/* Marks prompts of more than `most` ids as too long, each with its line. */
+void prompts_drop_longer(prompts *p, const prompt_source *source, size_t most);
 
 void prompts_clear(prompts *p); /* keeps the room */
 void prompts_free(prompts *p);

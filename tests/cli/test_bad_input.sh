@@ -13,8 +13,11 @@ refused 5 'directory' run -m "$model" -b 64M -f "$work"
 for bytes in '\200' '\300\200' '\340\200\200' '\355\240\200' '\364\220\200\200' '\377' '\342\202' '\360\237\230'; do
     printf "abc$bytes" >"$work/bad"
     refused 2 'not UTF-8 at byte 3$' run -m "$model" -b 64M -f "$work/bad"
-    printf "six\nabc$bytes\n" >"$work/bad"
-    refused 2 'line 2 is not UTF-8 at byte 3' run -m "$model" -b 64M --lines -f "$work/bad"
+    printf "six\nabc$bytes\n\n" >"$work/bad"
+    run run -m "$model" -b 64M -n 4 --lines -f "$work/bad"
+    expect_status 2
+    err_has 'line 2 is not UTF-8 at byte 3'
+    [ "$(wc -l <"$work/out")" -eq 3 ] && [ -z "$(tail -n 2 "$work/out" | tr -d '\n')" ] || fail "$ran: not 2 empty lines"
 done
 printf 'six\000 hundred \303\237 \342\202\254 \360\237\230\200' >"$work/good"
 run run -m "$model" -b 64M -f "$work/good"
@@ -22,8 +25,11 @@ expect_status 0
 
 refused 2 'id 768 is out of range: vocab_size is 768' run -m "$model" -b 64M --input-ids '5 768 1'
 refused 2 'is not a token id' run -m "$model" -b 64M --input-ids '5 -1'
-refused 2 "line 2: 'x' is not a token id" run -m "$model" -b 64M --lines --input-ids '5
+run run -m "$model" -b 64M --lines --input-ids '5
 x'
+expect_status 2
+err_has "line 2: 'x' is not a token id"
+[ "$(wc -l <"$work/out")" -eq 2 ] && [ -z "$(tail -n 1 "$work/out")" ] || fail "$ran: not an empty line"
 
 # A model that is no model, and one that is cut.
 cp -r "$model" "$work/cut"

@@ -1,0 +1,234 @@
+/* Every choice is made by asking nw_plan_make: it alone knows what a lane, a column or a prompt costs. It reads nothing
+ * and takes well under a millisecond. */
+#include "workload.h"
+
+#include <string.h>
+
+#include "budget.h"
+
+enum {
+    LANES_USUAL = 16,    /* columns of one call of a product: beyond, a pass takes longer */
+    AHEAD_USUAL = 64,    /* prompts encoded before they are needed */
+    ENCODE_USUAL = 2048, /* tokens of an encoder pass that only encodes */
+    EXTRA_SHARE = 4,     /* of what the budget has above the smallest: for each of the two extras */
+    FEW_TOKENS = 32,
+};
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static size_t most(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- refusals ---- */
+
+/* The options with a width of k, at most the one they have. */
+static uint64_t smallest_with(nw_model *model, const nw_session_options *o, size_t width, size_t k)
+{
+    nw_session_options     less = *o;
+    nw_generation_settings settings;
+    less.max_lanes = less.max_columns = k;
+    less.max_encode_tokens = less.max_encoded_ahead = less.max_encoded_tokens = 0;
+    if (k < width && o->generation != NULL) {
+        settings = *o->generation;
+        settings.num_return_sequences = (uint32_t)least(settings.num_return_sequences, k);
+        settings.num_beams = (uint32_t)least(settings.num_beams, k);
+        less.generation = &settings;
+    }
+    if (less.max_choices > k)
+        less.max_choices = k;
+    uint64_t bytes = budget_smallest(model, &less);
+    return bytes > 0 ? bytes : UINT64_MAX;
+}
+
+static size_t lanes_that_fit(nw_model *model, const nw_session_options *o, size_t width)
+{
+    size_t fit = 0, not = most(o->max_lanes, 1);
+    while (not -fit > 1) {
+        size_t middle = fit + (not -fit) / 2;
+        if (smallest_with(model, o, width, middle) <= o->budget_bytes)
+            fit = middle;
+        else
+            not = middle;
+    }
+    return fit;
+}
+
+int lanes_refuse(nw_model *model, const nw_session_options *o, size_t width, uint64_t needed)
+{
+    char   budget_text[16], needed_text[16], few_text[16];
+    size_t fit = lanes_that_fit(model, o, width);
+    nw_bytes_format(o->budget_bytes, false, budget_text);
+    nw_bytes_format(needed, true, needed_text);
+    if (o->max_lanes > 1 && fit > 0) {
+        const char *what = width < o->max_lanes                                ? "lanes"
+                           : o->max_choices > 0                                ? "answers"
+                           : o->generation != NULL && o->generation->do_sample ? "samples"
+                                                                               : "beams";
+        print_error("budget %s is too small for %zu %s: needs %s for %zu tokens in, %zu out; it has room for %zu",
+                    budget_text, o->max_lanes, width == 1 ? "lanes" : what, needed_text, o->max_input_tokens,
+                    o->max_output_tokens, fit);
+        return EXIT_BUDGET;
+    }
+    nw_session_options few = *o;
+    few.max_output_tokens = FEW_TOKENS;
+    uint64_t few_needs = o->max_output_tokens > FEW_TOKENS ? budget_smallest(model, &few) : 0;
+    nw_bytes_format(few_needs, true, few_text);
+    bool helps = few_needs > 0 && few_needs < needed && strcmp(few_text, needed_text) != 0;
+    print_error("budget %s is too small: needs %s for %zu tokens in, %zu out%s%s%s", budget_text, needed_text,
+                o->max_input_tokens, o->max_output_tokens, helps ? "; " : "", helps ? few_text : "",
+                helps ? " with -n 32" : "");
+    return EXIT_BUDGET;
+}
+
+/* ---- lanes ---- */
+
+/* Tokens a second that a plan promises; 0: it does not fit. */
+static double rate_of(nw_model *model, const nw_session_options *o, size_t lanes)
+{
+    nw_session_options with = *o;
+    nw_plan            plan;
+    nw_error           ignored = {0};
+    with.max_lanes = with.max_columns = lanes;
+    if (nw_plan_make(model, &with, &plan, &ignored) != NW_OK)
+        return 0;
+    double computing = plan.column_cost * (double)lanes; /* of all columns, as a part of a pass that only reads */
+    return (double)lanes / (plan.seconds_per_token * (computing > 1 ? computing : 1));
+}
+
+static size_t choose_lanes(nw_model *model, const workload *w, const nw_session_options *o)
+{
+    size_t requests = most(least(most(w->count, 1), LANES_USUAL / w->width), 1);
+    size_t best = w->width;
+    double best_rate = 0;
+    for (; requests > 0; requests /= 2) {
+        double rate = rate_of(model, o, requests * w->width);
+        if (rate > 1.02 * best_rate) { /* more lanes unless fewer are worth it */
+            best = requests * w->width;
+            best_rate = rate;
+        }
+    }
+    return best;
+}
+
+static size_t lanes_asked_for(const workload *w)
+{
+    size_t requests = most(least(w->lanes / w->width, most(w->count, 1)), 1);
+    return requests * w->width;
+}
+
+/* ---- extras ---- */
+
+/* Whether an extra takes no more than its share. */
+static bool is_modest(uint64_t budget, uint64_t without, uint64_t with)
+{
+    return with > 0 && without > 0 && with <= budget && with - without <= (budget - without) / EXTRA_SHARE;
+}
+
+static void choose_columns(nw_model *model, const workload *w, nw_session_options *o)
+{
+    uint64_t without = budget_smallest(model, o);
+    size_t   lanes = o->max_lanes;
+    for (size_t more = w->columns_more; more > 0; more /= 2) {
+        o->max_columns = lanes + more;
+        if (is_modest(o->budget_bytes, without, budget_smallest(model, o)))
+            return;
+    }
+    o->max_columns = lanes;
+}
+
+/* The most tokens that any `span` prompts in a row have. */
+static size_t widest(const workload *w, const nw_session_options *o, size_t span)
+{
+    if (w->prompts == NULL)
+        return span * o->max_input_tokens;
+    const size_t *ends = w->prompts->ends.data;
+    size_t        widest = 0;
+    for (size_t i = 0; i < w->prompts->count; i++) {
+        size_t before = i >= span ? ends[i - span] : 0;
+        widest = most(widest, ends[i] - before);
+    }
+    return widest;
+}
+
+/* How many prompts go through the encoder together. Those in lanes keep their K and V beside those that wait, and may
+ * be longer than their neighbours. */
+static void choose_ahead(nw_model *model, const workload *w, nw_session_options *o)
+{
+    uint64_t without = budget_smallest(model, o);
+    size_t   live = o->max_lanes / w->width, rest = w->count > live ? w->count - live : 0;
+    for (size_t ahead = least(rest, AHEAD_USUAL);; ahead /= 2) {
+        size_t together = most(live, ahead + 1);
+        o->max_encoded_ahead = ahead;
+        o->max_encode_tokens = most(widest(w, o, together), o->max_input_tokens);
+        o->max_encoded_tokens =
+            w->prompts == NULL ? 0 : widest(w, o, least(w->count, live + ahead)) + live * o->max_input_tokens;
+        if (is_modest(o->budget_bytes, without, budget_smallest(model, o)))
+            return;
+        if (ahead == 0)
+            break;
+    }
+    o->max_encoded_tokens = 0;
+    for (size_t together = live; together > 1; together /= 2) {
+        o->max_encode_tokens = most(widest(w, o, together), o->max_input_tokens);
+        if (is_modest(o->budget_bytes, without, budget_smallest(model, o)))
+            return;
+    }
+    o->max_encode_tokens = 0;
+}
+
+bool lanes_fill(nw_model *model, const workload *w, nw_session_options *o)
+{
+    o->max_lanes = w->lanes > 0 ? lanes_asked_for(w) : choose_lanes(model, w, o);
+    o->max_columns = o->max_lanes;
+    o->max_encode_tokens = o->max_encoded_ahead = o->max_encoded_tokens = 0;
+    if (budget_smallest(model, o) > o->budget_bytes)
+        return false;
+    choose_columns(model, w, o);
+    if (w->count > 1)
+        choose_ahead(model, w, o);
+    return true;
+}
+
+int lanes_choose(nw_model *model, const workload *w, nw_session_options *o)
+{
+    return lanes_fill(model, w, o) ? -1 : lanes_refuse(model, o, w->width, budget_smallest(model, o));
+}
+
+bool lanes_reduce(const workload *w, nw_session_options *o)
+{
+    bool   extras = o->max_columns > o->max_lanes || o->max_encode_tokens > 0 || o->max_encoded_ahead > 0;
+    size_t requests = o->max_lanes / w->width;
+    if (!extras && (w->lanes > 0 || requests < 2))
+        return false;
+    if (!extras)
+        o->max_lanes = requests / 2 * w->width;
+    o->max_columns = o->max_lanes;
+    o->max_encode_tokens = o->max_encoded_ahead = o->max_encoded_tokens = 0;
+    return true;
+}
+
+/* More tokens of a pass need more scratch, which the encoder's own weights could stay in: while all of them can, they
+ * do. */
+void lanes_choose_encode(nw_model *model, const size_t *rows, size_t count, nw_session_options *o)
+{
+    nw_plan  plan, bigger;
+    nw_error ignored = {0};
+    size_t   all = 0;
+    for (size_t i = 0; i < count && all < ENCODE_USUAL; i++)
+        all += rows[i];
+    if (count < 2 || nw_plan_make(model, o, &plan, &ignored) != NW_OK)
+        return;
+    for (size_t tokens = least(all, ENCODE_USUAL); tokens > o->max_input_tokens; tokens /= 2) {
+        o->max_encode_tokens = tokens;
+        if (nw_plan_make(model, o, &bigger, &ignored) == NW_OK &&
+            is_modest(o->budget_bytes, plan.smallest, bigger.smallest) &&
+            (plan.read.next_pass > 0 || bigger.read.next_pass == 0))
+            return;
+    }
+    o->max_encode_tokens = 0;
+}
