@@ -12,6 +12,7 @@
 #include "options.h"
 #include "progress.h"
 #include "prompts.h"
+#include "workload.h"
 
 enum { KEY_LINES = 512, KEY_INPUT_IDS, KEY_POOL, KEY_NORMALIZE, KEY_PAD_TO, KEY_MASK, KEY_ZERO_PAD };
 enum { USUAL_INPUT_TOKENS = 512, PAD_TO_MAX = 1 << 20, ROOM_SHARE = 8 };
@@ -208,8 +209,16 @@ static int open_session(embed *e)
         print_error("this budget has no room for a vector of %u numbers", e->info.d_model);
         return EXIT_BUDGET;
     }
-    if (nw_session_open(e->model, session, &e->session, &err) != NW_OK)
+    if (e->texts.count > 1)
+        encoding_fill(e->model, embedding_rows(&e->style, &e->texts), session);
+    nw_code rc = nw_session_open(e->model, session, &e->session, &err);
+    if (rc == NW_E_BUDGET && session->max_encode_tokens > 0) { /* by a little */
+        session->max_encode_tokens = 0;
+        rc = nw_session_open(e->model, session, &e->session, &err);
+    }
+    if (rc != NW_OK)
         return print_failure(&err);
+    e->style.encode_tokens = session->max_encode_tokens;
     e->style.session = e->session;
     progress_start(&e->progress, o->common.quiet, e->session);
     e->progress.texts = true;

@@ -1,5 +1,6 @@
-/* States are written from where they were made: the rows of a text go to the file, or into a mean, before the next text
- * is encoded, so that what is held does not grow with the number of texts or their length.
+/* Texts go through the encoder in waves, as many at a time as one pass takes. States are written from where they were
+ * made: the rows of a wave go to the file, or into means, before the next wave, so that what is held does not grow with
+ * the number of texts.
  *
  *   pooled                 embeddings     [texts, d_model]
  *   one text               states         [tokens, d_model]           input_ids, attention_mask  [tokens]
@@ -17,7 +18,7 @@
 #include "interrupt.h"
 #include "print.h"
 
-enum { REPEAT_ELEMENTS = 1024 };
+enum { REPEAT_ELEMENTS = 1024, WAVE_MAX = 256 };
 
 bool embedding_room(embedding_style *style, buffer *room, uint64_t limit)
 {
@@ -63,6 +64,16 @@ static const uint32_t *ids_of(const embedding_style *style, const prompts *texts
         return ids;
     *ret_count = 1;
     return &style->eos_id;
+}
+
+size_t embedding_rows(const embedding_style *style, const prompts *texts)
+{
+    size_t rows = 0, count;
+    for (size_t i = 0; i < texts->count; i++) {
+        ids_of(style, texts, i, &count);
+        rows += computes_pads(style) ? style->pad_to : count;
+    }
+    return rows;
 }
 
 /* ---- to a file ---- */
@@ -183,33 +194,40 @@ static void write_json(const embedding_style *style, size_t count)
 
 /* ---- together ---- */
 
-/* Encodes one text; `more`: another follows. */
-static int encode(const embedding_style *style, const uint32_t *ids, size_t count, bool more, const float **ret_states,
-                  size_t *ret_rows)
+static nw_encode_request make_request(const embedding_style *style, const prompts *texts, size_t index)
 {
-    nw_error          err = {0};
-    nw_encode_request q = {.ids = ids,
-                           .count = count,
-                           .pad_to = computes_pads(style) ? style->pad_to : 0,
+    nw_encode_request q = {.pad_to = computes_pads(style) ? style->pad_to : 0,
                            .attend_pads = style->attend_pads,
                            .zero_pads = style->zero_pads,
-                           .more = more};
-    nw_code           rc = nw_session_encode_many(style->session, &q, 1, ret_states, &err);
-    *ret_rows = nw_encode_rows(&q);
+                           .more = index + 1 < texts->count};
+    q.ids = ids_of(style, texts, index, &q.count);
+    return q;
+}
+
+/* Encodes texts from `first` on, as many as one pass takes. */
+static int encode(const embedding_style *style, const prompts *texts, size_t first, nw_encode_request *wave,
+                  size_t *ret_count, const float **ret_states)
+{
+    nw_error err = {0};
+    size_t   n = 0, rows = 0;
+    for (; n < WAVE_MAX && first + n < texts->count; n++) {
+        wave[n] = make_request(style, texts, first + n);
+        rows += nw_encode_rows(&wave[n]);
+        if (n > 0 && rows > style->encode_tokens)
+            break;
+    }
+    nw_code rc = nw_session_encode_many(style->session, wave, n, ret_states, &err);
+    *ret_count = n;
     print_progress_clear();
     if (rc == NW_E_CANCELLED || interrupted())
         return EXIT_INTERRUPTED;
     return rc == NW_OK ? -1 : print_failure(&err);
 }
 
-static int write_text(embedding_style *style, const prompts *texts, size_t index)
+static int write_text(embedding_style *style, const prompts *texts, size_t index, const float *states, size_t rows)
 {
-    const float    *states;
-    size_t          count, rows;
-    const uint32_t *ids = ids_of(style, texts, index, &count);
-    int             status = encode(style, ids, count, index + 1 < texts->count, &states, &rows);
-    if (status != -1)
-        return status;
+    size_t count;
+    ids_of(style, texts, index, &count);
     if (style->pool) {
         pool_states(style, states, count);
         if (style->file != NULL)
@@ -219,12 +237,29 @@ static int write_text(embedding_style *style, const prompts *texts, size_t index
     }
     if (is_stacked(style))
         return write_states(style, states, rows, count);
-    status = begin(style, "states", index, TENSOR_F32, style->d_model);
+    int status = begin(style, "states", index, TENSOR_F32, style->d_model);
     if (status == -1)
         status = write_states(style, states, rows, count);
     if (status == -1)
         status = tensor_file_end(style->file);
     return status == -1 ? write_both_inputs(style, texts, index, index + 1) : status;
+}
+
+/* Encodes and writes one wave; *index goes behind it. */
+static int write_wave(embedding_style *style, const prompts *texts, size_t *index)
+{
+    nw_encode_request wave[WAVE_MAX];
+    const float      *states;
+    size_t            count;
+    int               status = encode(style, texts, *index, wave, &count, &states);
+    for (size_t i = 0; i < count && status == -1; i++) {
+        size_t rows = nw_encode_rows(&wave[i]);
+        status = write_text(style, texts, (*index)++, states, rows);
+        states += rows * style->d_model;
+        if (style->file == NULL && !print_flush())
+            break;
+    }
+    return status;
 }
 
 int embedding_write_all(embedding_style *style, const prompts *texts)
@@ -233,8 +268,8 @@ int embedding_write_all(embedding_style *style, const prompts *texts)
     int  status = -1;
     if (together)
         status = begin(style, style->pool ? "embeddings" : "states", 0, TENSOR_F32, style->d_model);
-    for (size_t i = 0; i < texts->count && status == -1; i++) {
-        status = write_text(style, texts, i);
+    for (size_t i = 0; i < texts->count && status == -1;) {
+        status = write_wave(style, texts, &i);
         if (style->file == NULL && !print_flush())
             break;
     }

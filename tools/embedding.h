@@ -20,6 +20,7 @@ typedef struct {
     bool         pool, normalize; /* one vector: the mean over the tokens; of length 1 */
     bool         lines;           /* several texts, maybe; not just one */
     bool         stats;           /* in JSON */
+    size_t       encode_tokens;   /* that one pass takes, of one or several texts */
 
     double *sums; /* [d_model], in the room */
     float  *pooled;
@@ -30,6 +31,9 @@ bool embedding_room(embedding_style *style, buffer *room, uint64_t limit);
 
 /* Tokens that the session must take at once for texts of up to `longest` tokens, none longer than pad_to. */
 size_t embedding_tokens_max(const embedding_style *style, size_t longest);
+
+/* Tokens that are computed for all texts. */
+size_t embedding_rows(const embedding_style *style, const prompts *texts);
 
 /* Tensors that embedding_write_all will put into the file. */
 size_t embedding_tensor_count(const embedding_style *style, size_t text_count);

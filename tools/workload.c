@@ -212,18 +212,13 @@ bool lanes_reduce(const workload *w, nw_session_options *o)
     return true;
 }
 
-/* More tokens of a pass need more scratch, which the encoder's own weights could stay in: while all of them can, they
- * do. */
-void lanes_choose_encode(nw_model *model, const size_t *rows, size_t count, nw_session_options *o)
+void encoding_fill(nw_model *model, size_t rows, nw_session_options *o)
 {
     nw_plan  plan, bigger;
     nw_error ignored = {0};
-    size_t   all = 0;
-    for (size_t i = 0; i < count && all < ENCODE_USUAL; i++)
-        all += rows[i];
-    if (count < 2 || nw_plan_make(model, o, &plan, &ignored) != NW_OK)
+    if (nw_plan_make(model, o, &plan, &ignored) != NW_OK)
         return;
-    for (size_t tokens = least(all, ENCODE_USUAL); tokens > o->max_input_tokens; tokens /= 2) {
+    for (size_t tokens = least(rows, ENCODE_USUAL); tokens > o->max_input_tokens; tokens /= 2) {
         o->max_encode_tokens = tokens;
         if (nw_plan_make(model, o, &bigger, &ignored) == NW_OK &&
             is_modest(o->budget_bytes, plan.smallest, bigger.smallest) &&

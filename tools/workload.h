@@ -30,8 +30,10 @@ int lanes_choose(nw_model *model, const workload *w, nw_session_options *o);
  * lanes that were chosen. False: there is nothing. */
 bool lanes_reduce(const workload *w, nw_session_options *o);
 
-/* The same for an encoder alone: how many tokens one pass takes. */
-void lanes_choose_encode(nw_model *model, const size_t *rows, size_t count, nw_session_options *o);
+/* For an encoder alone: how many of the `rows` tokens of all texts go through it in one pass, up to 2,048: at most a
+ * quarter of what the budget has above the smallest, and nothing that keeps weights from staying resident when all of
+ * them could. */
+void encoding_fill(nw_model *model, size_t rows, nw_session_options *o);
 
 /* The one line for a budget that is too small: what is needed, how many lanes there would be room for, and what shorter
  * answers would need. Returns EXIT_BUDGET. */

@@ -158,8 +158,26 @@ run plan "$model" -b 64M --embed
 out_has 'all of the encoder stays resident'
 ok -v --lines -f "$work/ten"
 [ "$(reads | sort -u | wc -l)" -eq 1 ] || fail "$ran: later texts read something"
+# One pass is for as many texts as there is room for; the states are those of each alone.
 ok -v --lines -f "$work/ten" --pins off
-[ "$(reads | tail -n 1)" -ge $((10 * first)) ] || fail "$ran: the encoder is not read for each text"
+[ "$(reads | tail -n 1)" -lt $((2 * first)) ] || fail "$ran: the encoder is read again for ten texts of one pass"
+for i in 1 2 3 4 5 6 7 8 9 10 11 12; do
+    cat "$work/lines" "$work/ten"
+done | head -n 130 >"$work/mixed"
+ok --lines -f "$work/mixed" --pool mean -o "$work/waves.npy"
+run embed -m "$model" -b 14M --lines -f "$work/mixed" --pool mean -o "$work/small.npy"
+expect_status 0
+same "$work/waves.npy" "$work/small.npy"
+head -n 3 "$work/mixed" | cmp -s - "$work/lines" || fail 'not these lines first'
+part "$work/waves.npy" 0 3 >"$work/have"
+npy_data "$work/mean.npy" | cmp -s - "$work/have" || fail 'texts of a wave have other vectors'
+run embed -m "$model" -b 14M -v --lines -f "$work/mixed" --pins off
+expect_status 0
+waves=$(reads | uniq | wc -l)
+[ "$waves" -gt 1 ] && [ "$waves" -lt 65 ] || fail "$ran: $waves waves of 130 texts"
+bytes=$(($(reads | tail -n 1) - $(reads | head -n 1)))
+[ "$bytes" -ge $(((waves - 2) * first)) ] && [ "$bytes" -le $((waves * first)) ] ||
+    fail "$ran: $bytes bytes are not $((waves - 1)) passes of $first"
 
 # The smallest budget that a refusal names works, stays below it, and changes no bit.
 refused 3 'budget 12M is too small: needs [0-9.]*M for 19 tokens in$' embed -m "$model" -b 12M --max-input-tokens 19 "$text"
