@@ -14,7 +14,7 @@
 #include "prompts.h"
 #include "workload.h"
 
-enum { KEY_LINES = 512, KEY_INPUT_IDS, KEY_POOL, KEY_NORMALIZE, KEY_PAD_TO, KEY_MASK, KEY_ZERO_PAD };
+enum { KEY_LINES = 512, KEY_INPUT_IDS, KEY_POOL, KEY_NORMALIZE, KEY_PAD_TO, KEY_MASK, KEY_ZERO_PAD, KEY_ENCODE_TOKENS };
 enum { USUAL_INPUT_TOKENS = 512, PAD_TO_MAX = 1 << 20, ROOM_SHARE = 8 };
 
 typedef struct {
@@ -48,6 +48,8 @@ static const struct argp_option embed_argp_options[] = {
     {"pad-to", KEY_PAD_TO, "N", 0, "Put pad tokens behind each text up to N tokens, and cut longer ones", 2},
     {"mask", KEY_MASK, "on|off", 0, "off: pads are attended to, like any other token (default on)", 2},
     {"zero-pad", KEY_ZERO_PAD, 0, 0, "The states of pads are zero", 2},
+    {"encode-tokens", KEY_ENCODE_TOKENS, "N", 0,
+     "With --lines: texts of up to N tokens go through the encoder together (default: chosen, up to 2048)", 4},
     {"output", 'o', "FILE", 0,
      "Write to FILE.safetensors or FILE.npy, states unless --pool is given; without it, vectors are printed as JSON",
      5},
@@ -116,6 +118,11 @@ static error_t parse_embed(int key, char *arg, struct argp_state *state)
         if (!options_number(arg, 1, PAD_TO_MAX, &count))
             return options_fail(&o->common, "--pad-to: '%s' is not a number from 1 to %d", arg, PAD_TO_MAX);
         o->pad_to = (size_t)count;
+        return 0;
+    case KEY_ENCODE_TOKENS:
+        if (!options_number(arg, 1, PAD_TO_MAX, &count))
+            return options_fail(&o->common, "--encode-tokens: '%s' is not a number from 1 to %d", arg, PAD_TO_MAX);
+        o->common.session.max_encode_tokens = (size_t)count;
         return 0;
     case KEY_MASK:
         o->mask_given = true;
@@ -193,6 +200,7 @@ static int open_session(embed *e)
 {
     const embed_options *o = &e->o;
     nw_session_options  *session = &e->o.common.session;
+    bool                 chosen = session->max_encode_tokens == 0;
     nw_error             err = {0};
     e->style = (embedding_style){.d_model = e->info.d_model,
                                  .pad_id = e->info.pad_id,
@@ -209,10 +217,10 @@ static int open_session(embed *e)
         print_error("this budget has no room for a vector of %u numbers", e->info.d_model);
         return EXIT_BUDGET;
     }
-    if (e->texts.count > 1)
+    if (e->texts.count > 1 && chosen)
         encoding_fill(e->model, embedding_rows(&e->style, &e->texts), session);
     nw_code rc = nw_session_open(e->model, session, &e->session, &err);
-    if (rc == NW_E_BUDGET && session->max_encode_tokens > 0) { /* by a little */
+    if (rc == NW_E_BUDGET && chosen && session->max_encode_tokens > 0) { /* by a little */
         session->max_encode_tokens = 0;
         rc = nw_session_open(e->model, session, &e->session, &err);
     }

@@ -10,7 +10,8 @@
 #include "options.h"
 #include "workload.h"
 
-enum { KEY_DISK_RATE = 512, KEY_MEMORY_RATE, KEY_EMBED };
+enum { KEY_DISK_RATE = 512, KEY_MEMORY_RATE, KEY_EMBED, KEY_ENCODE_TOKENS };
+enum { ENCODE_TOKENS_MAX = 1 << 20 };
 
 typedef struct {
     options                common;
@@ -21,6 +22,8 @@ typedef struct {
 
 static const struct argp_option plan_argp_options[] = {
     {"embed", KEY_EMBED, 0, 0, "Plan embed, not run: the encoder alone", 2},
+    {"encode-tokens", KEY_ENCODE_TOKENS, "N", 0,
+     "With --embed: texts of up to N tokens go through the encoder together", 2},
     {"disk-rate", KEY_DISK_RATE, "SIZE", 0, "Predict with a disk that reads SIZE a second (default: an assumption)", 4},
     {"memory-rate", KEY_MEMORY_RATE, "SIZE", 0, "Predict with memory that reads SIZE a second (default: an assumption)",
      4},
@@ -39,6 +42,7 @@ static error_t parse_rate(plan_options *o, const char *option, const char *arg, 
 static error_t parse_plan(int key, char *arg, struct argp_state *state)
 {
     plan_options *o = (plan_options *)state->input;
+    uint64_t      count;
     switch (key) {
     case ARGP_KEY_INIT:
         o->generation.common = &o->common;
@@ -47,6 +51,12 @@ static error_t parse_plan(int key, char *arg, struct argp_state *state)
         state->child_inputs[3] = &o->generation;
         return 0;
     case KEY_EMBED: o->common.session.encode_only = true; return 0;
+    case KEY_ENCODE_TOKENS:
+        if (!options_number(arg, 1, ENCODE_TOKENS_MAX, &count))
+            return options_fail(&o->common, "--encode-tokens: '%s' is not a number from 1 to %d", arg,
+                                ENCODE_TOKENS_MAX);
+        o->common.session.max_encode_tokens = (size_t)count;
+        return 0;
     case KEY_DISK_RATE: return parse_rate(o, "--disk-rate", arg, &o->disk_rate);
     case KEY_MEMORY_RATE: return parse_rate(o, "--memory-rate", arg, &o->memory_rate);
     case ARGP_KEY_ARG:
@@ -59,6 +69,8 @@ static error_t parse_plan(int key, char *arg, struct argp_state *state)
             return options_fail(&o->common, "no model: -m MODEL is missing");
         if (o->common.session.encode_only && (generation_given(&o->generation) || o->generation.lanes > 0))
             return options_fail(&o->common, "--embed is the encoder alone: no options of generation go with it");
+        if (!o->common.session.encode_only && o->common.session.max_encode_tokens > 0)
+            return options_fail(&o->common, "--encode-tokens needs --embed");
         o->common.session.disk_rate = o->disk_rate;
         o->common.session.memory_rate = o->memory_rate;
         return 0;
