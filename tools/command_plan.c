@@ -410,6 +410,7 @@ static int set_session(nw_model *model, plan_options *o)
     const workload work = {.count = lanes > width ? lanes / width : 1,
                            .width = width,
                            .lanes = lanes,
+                           .passes = generation_passes(&o->settings),
                            .columns_more = generation_columns(&o->generation, &o->settings)};
     session->max_output_tokens = o->settings.max_new_tokens;
     session->generation = &o->settings;

@@ -229,6 +229,7 @@ static void set_work(run *r)
                          .count = r->loop ? 1 : r->prompts.count,
                          .width = generation_width(&r->settings),
                          .lanes = r->o.generation.lanes,
+                         .passes = generation_passes(&r->settings),
                          .columns_more = generation_columns(&r->o.generation, &r->settings)};
     o->generation = &r->settings;
     r->style.sequences = r->settings.num_return_sequences;
@@ -237,6 +238,7 @@ static void set_work(run *r)
         o->max_choices = r->style.chunk = r->work.width = choose_chunk(r);
         r->style.sequences = r->targets.ids.count;
         r->work.columns_more = targets_widest(&r->targets, r->style.chunk);
+        r->work.passes = 1;
         if (r->work.columns_more > COLUMNS_MAX)
             r->work.columns_more = COLUMNS_MAX;
     }

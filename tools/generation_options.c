@@ -40,6 +40,7 @@ enum {
 enum {
     NEW_TOKENS = 256,
     GUESSES_MAX = 15,
+    ANSWER_USUAL = 32,
     LANES_MAX = 1024,
     WORDS_BYTES = NW_BAD_WORDS_MAX * sizeof(char *),
     PATH_BYTES = 4096
@@ -634,4 +635,9 @@ size_t generation_width(const nw_generation_settings *s)
 size_t generation_columns(const generation_options *o, const nw_generation_settings *s)
 {
     return o->lookup_off || (!s->do_sample && s->num_beams > 1) ? 0 : GUESSES_MAX;
+}
+
+size_t generation_passes(const nw_generation_settings *s)
+{
+    return s->max_new_tokens < ANSWER_USUAL ? s->max_new_tokens : ANSWER_USUAL;
 }

@@ -40,6 +40,9 @@ size_t generation_width(const nw_generation_settings *s);
 /* Tokens that a pass has use for beside one a lane: guesses. */
 size_t generation_columns(const generation_options *o, const nw_generation_settings *s);
 
+/* Passes that an answer may be expected to take. */
+size_t generation_passes(const nw_generation_settings *s);
+
 /* Whether the command line gives anything that chooses tokens. */
 bool generation_given(const generation_options *o);
 

@@ -1,5 +1,5 @@
 /* Every choice is made by asking nw_plan_make: it alone knows what a lane, a column or a prompt costs. It reads nothing
- * and takes well under a millisecond. */
+ * and takes about a millisecond. */
 #include "workload.h"
 
 #include <string.h>
@@ -8,9 +8,9 @@
 
 enum {
     LANES_USUAL = 16,    /* columns of one call of a product: beyond, a pass takes longer */
-    AHEAD_USUAL = 64,    /* prompts encoded before they are needed */
+    AHEAD_USUAL = 80,    /* prompts encoded before they are needed */
     ENCODE_USUAL = 2048, /* tokens of an encoder pass that only encodes */
-    EXTRA_SHARE = 4,     /* of what the budget has above the smallest: for each of the two extras */
+    EXTRA_SHARE = 4,     /* of what the budget has above the smallest */
     FEW_TOKENS = 32,
 };
 
@@ -87,41 +87,99 @@ int lanes_refuse(nw_model *model, const nw_session_options *o, size_t width, uin
 
 /* ---- lanes ---- */
 
-/* Tokens a second that a plan promises; 0: it does not fit. */
-static double rate_of(nw_model *model, const nw_session_options *o, size_t lanes)
+/* The most tokens that any `span` prompts in a row have. */
+static size_t widest(const workload *w, const nw_session_options *o, size_t span)
+{
+    if (w->prompts == NULL)
+        return span * o->max_input_tokens;
+    const size_t *ends = w->prompts->ends.data;
+    size_t        widest = 0;
+    for (size_t i = 0; i < w->prompts->count; i++) {
+        size_t before = i >= span ? ends[i - span] : 0;
+        widest = most(widest, ends[i] - before);
+    }
+    return widest;
+}
+
+/* A way to do the work. */
+typedef struct {
+    size_t live;     /* prompts that have lanes */
+    size_t ahead;    /* encoded before there are lanes for them */
+    size_t together; /* that one encoder pass takes */
+} way;
+
+/* Those in lanes keep their K and V beside those that wait, and may be longer than their neighbours. */
+static void set_way(const workload *w, const way *how, nw_session_options *o)
+{
+    size_t encoded = least(most(w->count, 1), how->live + how->ahead);
+    o->max_lanes = o->max_columns = how->live * w->width;
+    o->max_encoded_ahead = how->ahead;
+    o->max_encode_tokens = how->together > 1 ? most(widest(w, o, how->together), o->max_input_tokens) : 0;
+    o->max_encoded_tokens = how->ahead > 0 ? widest(w, o, encoded) + how->live * o->max_input_tokens : 0;
+}
+
+/* Seconds that a prompt takes, the others' share taken off; 0: the way does not fit. A window of fewer slots than usual
+ * keeps the disk waiting now and then. */
+static double seconds_of(nw_model *model, const workload *w, const way *how, uint32_t usual_slots,
+                         const nw_session_options *o)
 {
     nw_session_options with = *o;
     nw_plan            plan;
     nw_error           ignored = {0};
-    with.max_lanes = with.max_columns = lanes;
+    set_way(w, how, &with);
     if (nw_plan_make(model, &with, &plan, &ignored) != NW_OK)
         return 0;
-    double computing = plan.column_cost * (double)lanes; /* of all columns, as a part of a pass that only reads */
-    return (double)lanes / (plan.seconds_per_token * (computing > 1 ? computing : 1));
+    double computing = plan.column_cost * (double)with.max_lanes; /* of all columns, as a part of a pass that reads */
+    double slots = (double)least(plan.slot_count, usual_slots) / usual_slots;
+    double pass = plan.seconds_per_token * (computing > 1 ? computing : 1) * (1.5 - slots / 2);
+    double encode = (double)(plan.read.encode + plan.read.cross + plan.read.refill) / plan.disk_rate;
+    size_t encoded = w->count > how->live ? how->ahead + 1 : how->together;
+    return pass * (double)w->passes / (double)how->live + encode / (double)encoded;
 }
 
-static size_t choose_lanes(nw_model *model, const workload *w, const nw_session_options *o)
+/* The better of two ways; of about equals the first. */
+static void consider(nw_model *model, const workload *w, const nw_session_options *o, uint32_t usual_slots, way how,
+                     way *best, double *best_seconds)
 {
-    size_t requests = most(least(most(w->count, 1), LANES_USUAL / w->width), 1);
-    size_t best = w->width;
-    double best_rate = 0;
-    for (; requests > 0; requests /= 2) {
-        double rate = rate_of(model, o, requests * w->width);
-        if (rate > 1.02 * best_rate) { /* more lanes unless fewer are worth it */
-            best = requests * w->width;
-            best_rate = rate;
-        }
+    double seconds = seconds_of(model, w, &how, usual_slots, o);
+    if (seconds > 0 && (*best_seconds < 0 || seconds < 0.98 * *best_seconds)) {
+        *best = how;
+        *best_seconds = seconds;
     }
+}
+
+/* Looks at ways with `live` prompts in lanes. */
+static void consider_live(nw_model *model, const workload *w, const nw_session_options *o, uint32_t usual_slots,
+                          size_t live, way *best, double *best_seconds)
+{
+    size_t rest = w->count > live ? w->count - live : 0;
+    for (size_t ahead = least(rest, AHEAD_USUAL); ahead > 0; ahead /= 2)
+        consider(model, w, o, usual_slots, (way){.live = live, .ahead = ahead, .together = most(live, ahead + 1)}, best,
+                 best_seconds);
+    for (size_t together = live; together > 0; together /= 2)
+        consider(model, w, o, usual_slots, (way){.live = live, .together = together}, best, best_seconds);
+}
+
+static way choose_way(nw_model *model, const workload *w, const nw_session_options *o)
+{
+    way      best = {.live = 1, .together = 1};
+    double   seconds = -1;
+    nw_plan  plan = {.slot_count = 1};
+    nw_error ignored = {0};
+    size_t   wanted = most(w->lanes > 0 ? w->lanes / w->width : LANES_USUAL / w->width, 1);
+    size_t   live = least(wanted, most(w->count, 1));
+    if (w->lanes > 0)
+        best.live = live;
+    nw_session_options alone = *o;
+    set_way(w, &best, &alone);
+    if (nw_plan_make(model, &alone, &plan, &ignored) != NW_OK)
+        return best;
+    for (; live > 0; live = w->lanes > 0 ? 0 : live / 2)
+        consider_live(model, w, o, plan.slot_count, live, &best, &seconds);
     return best;
 }
 
-static size_t lanes_asked_for(const workload *w)
-{
-    size_t requests = most(least(w->lanes / w->width, most(w->count, 1)), 1);
-    return requests * w->width;
-}
-
-/* ---- extras ---- */
+/* ---- columns ---- */
 
 /* Whether an extra takes no more than its share. */
 static bool is_modest(uint64_t budget, uint64_t without, uint64_t with)
@@ -141,56 +199,15 @@ static void choose_columns(nw_model *model, const workload *w, nw_session_option
     o->max_columns = lanes;
 }
 
-/* The most tokens that any `span` prompts in a row have. */
-static size_t widest(const workload *w, const nw_session_options *o, size_t span)
-{
-    if (w->prompts == NULL)
-        return span * o->max_input_tokens;
-    const size_t *ends = w->prompts->ends.data;
-    size_t        widest = 0;
-    for (size_t i = 0; i < w->prompts->count; i++) {
-        size_t before = i >= span ? ends[i - span] : 0;
-        widest = most(widest, ends[i] - before);
-    }
-    return widest;
-}
-
-/* How many prompts go through the encoder together. Those in lanes keep their K and V beside those that wait, and may
- * be longer than their neighbours. */
-static void choose_ahead(nw_model *model, const workload *w, nw_session_options *o)
-{
-    uint64_t without = budget_smallest(model, o);
-    size_t   live = o->max_lanes / w->width, rest = w->count > live ? w->count - live : 0;
-    for (size_t ahead = least(rest, AHEAD_USUAL);; ahead /= 2) {
-        size_t together = most(live, ahead + 1);
-        o->max_encoded_ahead = ahead;
-        o->max_encode_tokens = most(widest(w, o, together), o->max_input_tokens);
-        o->max_encoded_tokens =
-            w->prompts == NULL ? 0 : widest(w, o, least(w->count, live + ahead)) + live * o->max_input_tokens;
-        if (is_modest(o->budget_bytes, without, budget_smallest(model, o)))
-            return;
-        if (ahead == 0)
-            break;
-    }
-    o->max_encoded_tokens = 0;
-    for (size_t together = live; together > 1; together /= 2) {
-        o->max_encode_tokens = most(widest(w, o, together), o->max_input_tokens);
-        if (is_modest(o->budget_bytes, without, budget_smallest(model, o)))
-            return;
-    }
-    o->max_encode_tokens = 0;
-}
+/* ---- together ---- */
 
 bool lanes_fill(nw_model *model, const workload *w, nw_session_options *o)
 {
-    o->max_lanes = w->lanes > 0 ? lanes_asked_for(w) : choose_lanes(model, w, o);
-    o->max_columns = o->max_lanes;
-    o->max_encode_tokens = o->max_encoded_ahead = o->max_encoded_tokens = 0;
+    way how = choose_way(model, w, o);
+    set_way(w, &how, o);
     if (budget_smallest(model, o) > o->budget_bytes)
         return false;
     choose_columns(model, w, o);
-    if (w->count > 1)
-        choose_ahead(model, w, o);
     return true;
 }
 

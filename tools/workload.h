@@ -13,14 +13,15 @@ typedef struct {
     size_t         width;        /* lanes that one request takes */
     size_t         lanes;        /* asked for; 0: chosen */
     size_t         columns_more; /* tokens that a pass could have use for beside one a lane */
+    size_t         passes;       /* that an answer takes, as far as can be known: to weigh them against the encoder's */
 } workload;
 
 /* Fills the lanes', columns' and encoder's maxima of session options whose other maxima, settings and budget are set.
  * False: what is asked for, or what one prompt takes, does not fit; lanes are filled all the same.
  *
- * Lanes are as many as the prompts give work for, up to 16 unless more are asked for, and those whose plan promises the
- * most tokens a second. What is asked for must fit. Columns and encoding ahead only save time: together they get at
- * most half of what the budget has above the smallest that works. */
+ * Lanes are as many as the prompts give work for, up to 16, unless their number is given, and prompts are encoded
+ * together, up to 80 ahead of their turn, whichever by its plan takes least time for all. Columns for guesses get at
+ * most a quarter of what the budget then has above the smallest that works. */
 bool lanes_fill(nw_model *model, const workload *w, nw_session_options *o);
 
 /* The same. Returns -1, or the exit status after printing what is wrong. */
