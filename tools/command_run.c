@@ -83,7 +83,7 @@ static const struct argp_option run_argp_options[] = {
     {"top-logprobs", KEY_TOP_LOGPROBS, "K", 0, "With --json: the K most probable tokens at each step", 5},
     {"scores", KEY_SCORES, "FILE", 0,
      "Write the scores of every step to FILE.safetensors: scores.0, scores.1, ... [steps, vocab_size] f32, one for "
-     "each sequence",
+     "each prompt; these then come one at a time",
      5},
     {"scores-kind", KEY_SCORES_KIND, "KIND", 0,
      "raw (default): the model's logits; processed: what tokens are chosen from", 5},
@@ -243,7 +243,7 @@ static void set_work(run *r)
             r->work.columns_more = COLUMNS_MAX;
     }
     if (r->o.scores != NULL) /* rows of one sequence stand one behind the other */
-        r->work.lanes = r->work.width;
+        r->work.lanes = 1;
 }
 
 /* Prompts among lines that the budget has no room for fail alone, as long as there are others. */
@@ -437,6 +437,10 @@ static int check_reports(const run *r)
     }
     if (o->scores != NULL && r->settings.num_return_sequences > 1) {
         print_error("--scores takes one sequence for each prompt, not %u", r->settings.num_return_sequences);
+        return EXIT_USAGE;
+    }
+    if (o->scores != NULL && o->generation.lanes > 1) {
+        print_error("--scores takes one prompt at a time: it does not go with --lanes %zu", o->generation.lanes);
         return EXIT_USAGE;
     }
     if (o->scores != NULL && r->loop) {

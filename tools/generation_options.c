@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "print.h"
-#include "prompts.h"
+#include "utf8_text.h"
 
 enum {
     KEY_NUM_BEAMS = 1024,

@@ -2,8 +2,6 @@
  * and takes about a millisecond. */
 #include "workload.h"
 
-#include <string.h>
-
 #include "budget.h"
 
 enum {
@@ -13,6 +11,12 @@ enum {
     EXTRA_SHARE = 4,     /* of what the budget has above the smallest */
     FEW_TOKENS = 32,
 };
+
+/* What room for guesses may cost where none is right. */
+#define COLUMNS_SLOWER 1.02
+
+/* Bytes that prompts ahead of their turn may take on the disk. */
+#define SCRATCH_MOST 4e9
 
 static size_t least(size_t a, size_t b)
 {
@@ -78,7 +82,7 @@ int lanes_refuse(nw_model *model, const nw_session_options *o, size_t width, uin
     few.max_output_tokens = FEW_TOKENS;
     uint64_t few_needs = o->max_output_tokens > FEW_TOKENS ? budget_smallest(model, &few) : 0;
     nw_bytes_format(few_needs, true, few_text);
-    bool helps = few_needs > 0 && few_needs < needed && strcmp(few_text, needed_text) != 0;
+    bool helps = few_needs > 0 && few_needs < needed - needed / 16;
     print_error("budget %s is too small: needs %s for %zu tokens in, %zu out%s%s%s", budget_text, needed_text,
                 o->max_input_tokens, o->max_output_tokens, helps ? "; " : "", helps ? few_text : "",
                 helps ? " with -n 32" : "");
@@ -133,8 +137,12 @@ static double seconds_of(nw_model *model, const workload *w, const way *how, uin
     double slots = (double)least(plan.slot_count, usual_slots) / usual_slots;
     double pass = plan.seconds_per_token * (computing > 1 ? computing : 1) * (1.5 - slots / 2);
     double encode = (double)(plan.read.encode + plan.read.cross + plan.read.refill) / plan.disk_rate;
+    double scratch =
+        (double)plan.read.kv / (double)how->live; /* bytes of one prompt's K and V, if they go to the disk */
     size_t encoded = w->count > how->live ? how->ahead + 1 : how->together;
-    return pass * (double)w->passes / (double)how->live + encode / (double)encoded;
+    if (how->ahead > 0 && scratch * (double)(how->live + how->ahead) > SCRATCH_MOST)
+        return 0;
+    return pass * (double)w->passes / (double)how->live + encode / (double)encoded + scratch / plan.disk_rate;
 }
 
 /* The better of two ways; of about equals the first. */
@@ -181,19 +189,18 @@ static way choose_way(nw_model *model, const workload *w, const nw_session_optio
 
 /* ---- columns ---- */
 
-/* Whether an extra takes no more than its share. */
-static bool is_modest(uint64_t budget, uint64_t without, uint64_t with)
-{
-    return with > 0 && without > 0 && with <= budget && with - without <= (budget - without) / EXTRA_SHARE;
-}
-
+/* Columns that are in vain cost next to nothing but their memory: as many as leave a pass as fast as it is. */
 static void choose_columns(nw_model *model, const workload *w, nw_session_options *o)
 {
-    uint64_t without = budget_smallest(model, o);
+    nw_plan  without, with;
+    nw_error ignored = {0};
     size_t   lanes = o->max_lanes;
+    if (nw_plan_make(model, o, &without, &ignored) != NW_OK)
+        return;
     for (size_t more = w->columns_more; more > 0; more /= 2) {
         o->max_columns = lanes + more;
-        if (is_modest(o->budget_bytes, without, budget_smallest(model, o)))
+        if (nw_plan_make(model, o, &with, &ignored) == NW_OK && with.slot_count >= without.slot_count &&
+            with.seconds_per_token <= COLUMNS_SLOWER * without.seconds_per_token)
             return;
     }
     o->max_columns = lanes;
@@ -227,6 +234,12 @@ bool lanes_reduce(const workload *w, nw_session_options *o)
     o->max_columns = o->max_lanes;
     o->max_encode_tokens = o->max_encoded_ahead = o->max_encoded_tokens = 0;
     return true;
+}
+
+/* Whether an extra takes no more than its share. */
+static bool is_modest(uint64_t budget, uint64_t without, uint64_t with)
+{
+    return with > 0 && without > 0 && with <= budget && with - without <= (budget - without) / EXTRA_SHARE;
 }
 
 void encoding_fill(nw_model *model, size_t rows, nw_session_options *o)

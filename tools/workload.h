@@ -20,8 +20,8 @@ typedef struct {
  * False: what is asked for, or what one prompt takes, does not fit; lanes are filled all the same.
  *
  * Lanes are as many as the prompts give work for, up to 16, unless their number is given, and prompts are encoded
- * together, up to 80 ahead of their turn, whichever by its plan takes least time for all. Columns for guesses get at
- * most a quarter of what the budget then has above the smallest that works. */
+ * together, up to 80 ahead of their turn, whichever by its plan takes least time for all. Columns for guesses are as
+ * many as do not make a pass slower. */
 bool lanes_fill(nw_model *model, const workload *w, nw_session_options *o);
 
 /* The same. Returns -1, or the exit status after printing what is wrong. */
