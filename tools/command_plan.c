@@ -69,6 +69,8 @@ static error_t parse_plan(int key, char *arg, struct argp_state *state)
             return options_fail(&o->common, "no model: -m MODEL is missing");
         if (o->common.session.encode_only && (generation_given(&o->generation) || o->generation.lanes > 0))
             return options_fail(&o->common, "--embed is the encoder alone: no options of generation go with it");
+        if (o->generation.draft != NULL)
+            return options_fail(&o->common, "--draft: a plan is for one model");
         if (!o->common.session.encode_only && o->common.session.max_encode_tokens > 0)
             return options_fail(&o->common, "--encode-tokens needs --embed");
         o->common.session.disk_rate = o->disk_rate;

@@ -8,6 +8,7 @@
 
 #include "advice.h"
 #include "budget.h"
+#include "draft_options.h"
 #include "generation_options.h"
 #include "interrupt.h"
 #include "options.h"
@@ -62,6 +63,7 @@ typedef struct {
     server                 server;
     workload               work;
     tensor_file            scores;
+    draft_model            draft;
 } run;
 
 /* ---- options
@@ -116,6 +118,9 @@ static error_t check_options(run_options *o)
                             o->scores != NULL ? "--scores"
                             : o->logprobs     ? "--logprobs"
                                               : "--top-logprobs");
+    if (o->generation.draft != NULL && (o->generation.lookup_off || judges))
+        return options_fail(common, "--draft guesses answers: it does not go with %s",
+                            o->generation.lookup_off ? "--lookup off" : "answers that are given");
     if (judges && (generation_given(&o->generation) || common->session.max_output_tokens > 0))
         return options_fail(common, "%s judges answers: no options that choose tokens go with it",
                             o->score != NULL ? "--score" : "--choices");
@@ -290,6 +295,22 @@ static int make_places(run *r)
     return EXIT_BUDGET;
 }
 
+/* The model that guesses takes its part of the budget first; what is chosen then is for what it leaves. */
+static int start_draft(run *r)
+{
+    nw_session_options *o = &r->o.common.session;
+    workload            left = r->work;
+    int                 status = draft_start(&r->draft, o);
+    o->draft = r->draft.session;
+    left.lanes = o->max_lanes;
+    if (status == -1 && !lanes_fill(r->model, &left, o) && r->work.lanes == 0) {
+        left.lanes = left.width; /* one prompt at a time is what it is best for */
+        status = lanes_choose(r->model, &left, o);
+    } else if (status == -1 && budget_smallest(r->model, o) > o->budget_bytes)
+        return lanes_refuse(r->model, o, r->work.width, budget_smallest(r->model, o));
+    return status;
+}
+
 /* After the prompts are known, or for the loop. Returns -1 or the exit status. */
 static int open_session(run *r)
 {
@@ -303,11 +324,13 @@ static int open_session(run *r)
     int status = make_places(r);
     if (status == -1)
         status = lanes_choose(r->model, &r->work, o);
+    if (status == -1 && r->o.generation.draft != NULL)
+        status = start_draft(r);
     if (status != -1)
         return status;
     advise_pack(r->model, r->o.common.model, o);
     nw_code rc = nw_session_open(r->model, o, &r->session, &err);
-    while (rc == NW_E_BUDGET && err.bytes_needed > o->budget_bytes && lanes_reduce(&r->work, o))
+    while (rc == NW_E_BUDGET && err.bytes_needed > o->budget_bytes && o->draft == NULL && lanes_reduce(&r->work, o))
         rc = nw_session_open(r->model, o, &r->session, &err);
     if (rc == NW_E_BUDGET && err.bytes_needed > o->budget_bytes)
         return lanes_refuse(r->model, o, r->work.width, err.bytes_needed);
@@ -439,6 +462,10 @@ static int check_reports(const run *r)
         print_error("--scores takes one sequence for each prompt, not %u", r->settings.num_return_sequences);
         return EXIT_USAGE;
     }
+    if (o->generation.draft != NULL && r->settings.num_beams > 1) {
+        print_error("--draft guesses for greedy search and samples, not for %u beams", r->settings.num_beams);
+        return EXIT_USAGE;
+    }
     if (o->scores != NULL && o->generation.lanes > 1) {
         print_error("--scores takes one prompt at a time: it does not go with --lanes %zu", o->generation.lanes);
         return EXIT_USAGE;
@@ -460,6 +487,8 @@ static int prepare(run *r)
     set_style(r);
     set_source(r);
     status = check_reports(r);
+    if (status == -1 && r->o.generation.draft != NULL)
+        status = draft_open(&r->draft, r->o.generation.draft, &r->o.common);
     if (r->style.targets == NULL)
         o->max_output_tokens = r->settings.max_new_tokens;
     if (status == -1)
@@ -520,6 +549,7 @@ int command_run(int argc, char **argv)
     status = budget_end(r.session, &r.o.common, status, progress_summary);
     tensor_file_abandon(&r.scores);
     nw_session_close(r.session);
+    draft_close(&r.draft);
     nw_model_close(r.model);
     prompts_free(&r.prompts);
     targets_free(&r.targets);

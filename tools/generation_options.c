@@ -35,6 +35,7 @@ enum {
     KEY_PREFIX,
     KEY_LANES,
     KEY_LOOKUP,
+    KEY_DRAFT,
 };
 
 enum {
@@ -82,6 +83,9 @@ static const struct argp_option generation_argp_options[] = {
      3},
     {"lookup", KEY_LOOKUP, "on|off", 0,
      "Guess tokens from the prompt and the answer, several checked by one pass; never changes the answer (default on)",
+     3},
+    {"draft", KEY_DRAFT, "MODEL", 0,
+     "Guess tokens by MODEL instead, a small one of the same vocabulary, in the same budget; never changes the answer",
      3},
     {0},
 };
@@ -289,6 +293,7 @@ static error_t parse_generation(int key, char *arg, struct argp_state *state)
     case KEY_PREFIX: return parse_prefix(o, arg);
     case KEY_LANES: return parse_lanes(o, arg);
     case KEY_LOOKUP: return parse_lookup(o, arg);
+    case KEY_DRAFT: o->draft = arg; return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }

@@ -12,7 +12,7 @@
 typedef struct {
     options               *common; /* for messages; set before parsing */
     nw_generation_settings given;  /* by the command line; text that must become ids is below */
-    const char            *task, *prefix, *forced_bos;
+    const char            *task, *prefix, *forced_bos, *draft;
     buffer                 bad_words; /* const char *: as written */
     uint64_t               seed;
     bool                   seed_given;

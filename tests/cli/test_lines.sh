@@ -6,6 +6,7 @@ awk '{ print } NR == 20 { print "" }' "$work/some" >"$work/texts"
 echo six >>"$work/texts" # the longest answer
 lines=$(wc -l <"$work/texts")
 [ "$lines" -eq 92 ] || fail "$lines lines, not 92"
+head -n 6 "$work/some" >"$work/few"
 # ok ARGS...: of run, with the model and the texts
 ok() {
     run run -m "$model" --lines -f "$work/texts" "$@"
@@ -48,6 +49,21 @@ sed 's/, "stats".*//' "$work/out" >"$work/json"
 run run -m "$model" -b 64M --json -n 200 six
 [ "$(last passes)" -lt 60 ] && [ "$(last accepted)" -gt 140 ] || fail "$ran: $(last passes) passes"
 sed 's/, "stats".*//' "$work/out" | cmp -s - "$work/json" || fail "$ran: another answer"
+
+# A model that guesses for another one: here it knows the answers.
+run run -m "$model" -b 64M --lines -f "$work/few" --json
+sed 's/, "stats".*//' "$work/out" >"$work/json"
+for options in '--lanes 1' '--lanes 3' ''; do
+    run run -m "$model" -b 64M --lines -f "$work/few" --json --draft "$model" $options
+    expect_status 0
+    sed 's/, "stats".*//' "$work/out" | cmp -s - "$work/json" || fail "$ran: other answers"
+    [ "$(last accepted)" -gt $(($(last tokens) / 2)) ] || fail "$ran: $(last accepted) of $(last tokens) guessed"
+done
+refused 2 'another vocabulary' run -m "$model" -b 64M --draft "$data/goldens/flan-f16" x
+refused 2 'no/such' run -m "$model" -b 64M --draft /no/such x
+refused 2 'beams' run -m "$model" -b 64M --draft "$model" --num-beams 2 x
+refused 2 'lookup off' run -m "$model" -b 64M --draft "$model" --lookup off x
+refused 3 'draft' run -m "$model" -b 20M --draft "$model" x
 
 # A line that cannot be answered is an empty one, with its number and cause, and the status tells.
 printf 'translate digits to German: 12\nx\377y\n\ntranslate digits to German: 77\n' >"$work/bad"
