@@ -186,7 +186,7 @@ row() { # PART NAME FORM BUDGET INPUT OUTPUT
 plan() { # BUDGET OPTION...
     plan_budget=$1
     shift
-    "$narrows" plan --json -q --force -m "$model" -b "$plan_budget" "$@" >"$work/plan" 2>"$work/why" || [ -s "$work/plan" ] ||
+    "$narrows" plan --json -q --force --lookup off -m "$model" -b "$plan_budget" "$@" >"$work/plan" 2>"$work/why" || [ -s "$work/plan" ] ||
         { cat "$work/why" >&2; exit 1; }
 }
 planned() { sed -n "s/.*\"$1\":[[:space:]]*\([0-9]*\).*/\1/p" "$work/plan" | head -n 1; }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "budget.h"
 #include "buffer.h"
 #include "generation_options.h"
 #include "options.h"
@@ -377,6 +378,12 @@ static int make_outline(nw_model *model, const plan_options *o, buffer *room)
     if (rc != NW_OK && (rc != NW_E_BUDGET || l.plan.smallest == 0))
         return print_failure(&err);
     l.enough = rc == NW_OK;
+    if (l.enough && !session.encode_only) { /* without what is only there because there is room for it */
+        nw_session_options bare = session;
+        bare.max_columns = bare.max_lanes;
+        bare.max_encode_tokens = 0;
+        l.plan.smallest = budget_smallest(model, &bare);
+    }
     if (!l.enough)
         session.budget_bytes = l.plan.smallest;
     nw_model_describe(model, &l.info);

@@ -65,6 +65,15 @@ expect_status 0
 for field in enough budget smallest slot_bytes pinned_bytes process kv_cross next_pass embedding_row seconds_per_token blocks; do
     out_has "\"$field\":"
 done
+# The smallest budget is the same whichever the plan is for, and to the page that of a run.
+for budget in 1M 64M 128M; do
+    run plan -m "$model" -b $budget --json --max-input-tokens 19
+    sed -n 's/.*"smallest":[[:space:]]*\([0-9]*\).*/\1/p' "$work/out"
+done | sort -u >"$work/smallest"
+[ "$(wc -l <"$work/smallest")" -eq 1 ] || fail "several smallest budgets: $(cat "$work/smallest")"
+refused 3 'too small' run -m "$model" -b "$(($(cat "$work/smallest") - 4096))" "$text"
+run run -m "$model" -b "$(cat "$work/smallest")" "$text"
+expect_status 0
 run plan -m "$model" -b 1M
 expect_status 3
 err_has 'budget 1M is too small: needs'
