@@ -44,6 +44,7 @@ ok --choices "$work/choices" --lines -f "$work/texts" --lanes 2
 cmp -s "$work/lines" "$work/out" || fail "$ran: other numbers"
 ok --choices "$work/choices" --lines -f "$work/texts" --json
 [ "$(wc -l <"$work/out")" -eq 3 ] || fail "$ran: not three objects"
+out_is_json lines
 out_has '^{"prompt_tokens": 0, "choices": \[\], "stats"'
 ok --prefix 'translate English to German: ' --score sechs --lines -p six
 expect_out "$(tail -n 1 "$work/lines" | cut -f 2)"

@@ -85,6 +85,12 @@ out_has '"text": "achthundert", .*"finish_reason": "stop".*"stop_strings": \["no
 ok --num-beams 2 --stop sech --lines "$text"
 expect_out achthundert
 
+# What the settings are is shown as JSON, whatever is in them.
+ok --json --do-sample --num-return-sequences 2 --stop 'a"b\c' --prefix 'x	"y" ' --bad-words-ids '5 6' --bad-words-ids 7 \
+    --suppress-tokens '8 9' --forced-bos 12 --min-new-tokens 2 --no-repeat-ngram-size 3 --repetition-penalty 1.5 -n 4 six
+out_is_json
+out_has '"bad_words_ids": \[\[5, 6\], \[7\]\], "suppress_tokens": \[8, 9\], "forced_bos_token_id": 12, "min_new_tokens": 2, "seed": 0, "stop_strings": \["a\\"b\\\\c"\], "prefix": "x\\u0009\\"y\\" "}}$'
+
 # The model's files: said in one line, the command line over them; a task's only by its name.
 cp -r "$model" "$work/model"
 chmod -R u+w "$work/model"

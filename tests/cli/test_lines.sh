@@ -77,6 +77,7 @@ err_has 'bad, line 2 is not UTF-8 at byte 1 of the line$'
 run run -m "$model" -b 64M --lines -f "$work/bad" --json
 expect_status 2
 [ "$(wc -l <"$work/out")" -eq 4 ] || fail "$ran: not four objects"
+out_is_json lines
 out_has '^{"prompt_tokens": 0, "error": "not UTF-8", "sequences": \[\], "stats"'
 {
     echo 'translate digits to German: 12'
