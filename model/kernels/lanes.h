@@ -50,7 +50,7 @@
 #define LANES_INLINE static inline __attribute__((always_inline))
 
 /* Loops over registers: their counts are constants, and an accumulator that is not unrolled lives in memory. */
-#if defined(LANES_IN_MEMORY)
+#if defined(LANES_IN_MEMORY) || defined(NW_SANITIZED) /* whose checks make other loops of them */
 #define LANES_UNROLL
 #elif defined(__clang__)
 #define LANES_UNROLL _Pragma("clang loop unroll(full)")
