@@ -139,7 +139,8 @@ static void print_parts(const nw_plan *p)
     print_part("index", p->part.index, "tensors, tiles, schedules");
     print_part("vectors", p->part.vectors, "norms and biases");
     print_part("K and V of the answer", p->part.kv_self, "");
-    print_part("K and V of the prompt", p->part.kv_cross, "");
+    print_part("K and V of the prompt", p->part.kv_cross,
+               p->kv_on_disk ? "on their way: they are in a scratch file" : "");
     print_part("activations", p->part.activations, "");
     print_part("window", p->part.window, slots);
     print_part("resident weights", p->part.pins, overlay);
@@ -211,6 +212,7 @@ static void print_reads(const nw_plan *p)
     print_text("  %-22s", p->encode_only ? "each later text" : "each later token");
     char size[16];
     print_text("%8s\n", p->read.next_pass == 0 ? "0" : nw_bytes_format(p->read.next_pass, true, size));
+    print_part("K and V", p->read.kv, "each token, of prompts of this length in all lanes: from the scratch file");
     print_part("embedding row", p->read.embedding_row,
                p->embedding_resident ? "each, until the table is resident" : "each, when it is not cached");
 }
@@ -271,11 +273,17 @@ static void add_parts(cJSON *json, const nw_plan *p)
         {"reserve", p->part.reserve},
     };
     const field reads[] = {
-        {"open", p->read.open},           {"tokenizer", p->read.tokenizer},
-        {"vectors", p->read.vectors},     {"encode", p->read.encode},
-        {"cross", p->read.cross},         {"first_pass", p->read.first_pass},
-        {"next_pass", p->read.next_pass}, {"ahead", p->read.ahead},
-        {"refill", p->read.refill},       {"embedding_row", p->read.embedding_row},
+        {"open", p->read.open},
+        {"tokenizer", p->read.tokenizer},
+        {"vectors", p->read.vectors},
+        {"encode", p->read.encode},
+        {"cross", p->read.cross},
+        {"first_pass", p->read.first_pass},
+        {"next_pass", p->read.next_pass},
+        {"ahead", p->read.ahead},
+        {"kv", p->read.kv},
+        {"refill", p->read.refill},
+        {"embedding_row", p->read.embedding_row},
     };
     add_fields(cJSON_AddObjectToObject(json, "part"), parts, sizeof parts / sizeof parts[0]);
     add_fields(cJSON_AddObjectToObject(json, "read"), reads, sizeof reads / sizeof reads[0]);

@@ -17,6 +17,8 @@ enum {
     KEY_PINS,
     KEY_PIN_FORM,
     KEY_QUEUE_DEPTH,
+    KEY_SCRATCH,
+    KEY_KV,
     KEY_PREFETCH,
     KEY_VERIFY,
     KEY_KERNELS,
@@ -99,6 +101,10 @@ static const struct argp_option session_options[] = {
     {"max-input-tokens", KEY_MAX_INPUT, "N", 0, "The longest prompt, in tokens, its end token included", 3},
     {"threads", 't', "N", 0, "Threads that compute (default: as many as this process may use)", 3},
     {"force", KEY_FORCE, 0, 0, "Accept a budget above what the machine has available", 3},
+    {"scratch", KEY_SCRATCH, "DIR", 0,
+     "Where a long prompt's K and V go if the budget has no room for them (default: TMPDIR, /var/tmp or the current "
+     "directory)",
+     3},
     {0, 0, 0, 0, "For experiments, never changing the answer:", 4},
     {"io", KEY_IO, "WITH", 0, "How weights are read: uring, threads, or auto (default)", 4},
     {"window", KEY_WINDOW, "SIZE", 0, "Memory for weights on their way from the disk (default: chosen)", 4},
@@ -106,6 +112,7 @@ static const struct argp_option session_options[] = {
     {"pins", KEY_PINS, "SIZE|off", 0, "The most that weights may stay resident (default: what fits)", 4},
     {"pin-form", KEY_PIN_FORM, "FORM", 0,
      "How weights stay resident: packed (as a pack has them), slim, plain, or auto (default)", 4},
+    {"kv", KEY_KV, "disk|auto", 0, "Where a prompt's K and V are kept (default auto: in memory, if they fit)", 4},
     {"prefetch", KEY_PREFETCH, "on|off", 0, "Read ahead of the computation (default on)", 4},
     {"verify", KEY_VERIFY, "on|off", 0, "Compare the checksums of a pack as it is read (default on)", 4},
     {"kernels", KEY_KERNELS, "NAME", OPTION_HIDDEN, 0, 4},
@@ -210,6 +217,12 @@ static error_t parse_session(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_PINS: return parse_pins(o, arg);
     case KEY_PIN_FORM: return parse_pin_form(o, arg);
+    case KEY_SCRATCH: o->session.scratch = arg; return 0;
+    case KEY_KV:
+        o->session.kv_on_disk = strcmp(arg, "disk") == 0;
+        if (!o->session.kv_on_disk && strcmp(arg, "auto") != 0)
+            return options_fail(o, "--kv: '%s' is not disk or auto", arg);
+        return 0;
     case KEY_PREFETCH: return parse_switch(o, "--prefetch", arg, &o->session.prefetch_off);
     case KEY_VERIFY: return parse_switch(o, "--verify", arg, &o->session.verify_off);
     case KEY_KERNELS: o->session.kernels = arg; return 0;

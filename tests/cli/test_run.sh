@@ -97,4 +97,13 @@ out_has '"prompt_tokens": 4,'
 run run -m "$model" -b 64M 'six 漢 hundred'
 expect_status 0
 err_has 'lacks these characters: 漢$'
+
+# K and V of the prompt in a scratch file: the same answer; a directory that will not do is named.
+run run -m "$model" -b 64M --kv disk "$text"
+expect_status 0
+expect_out "$answer"
+refused 5 "scratch file in '/nowhere'" run -m "$model" -b 64M --kv disk --scratch /nowhere "$text"
+refused 2 "'paper' is not disk or auto" run -m "$model" -b 64M --kv paper "$text"
+run plan -m "$model" -b 64M --kv disk
+out_has '^  K and V  .* from the scratch file$'
 finish
