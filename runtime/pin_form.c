@@ -51,6 +51,11 @@ static nw_pin_form plain_form(const nw_model *m, const nw_pinning *p, nw_step st
     return p->aligned && odd ? NW_PINS_PLAIN : NW_PINS_STORED;
 }
 
+bool nw_pin_is_packed(const nw_model *m, nw_step step)
+{
+    return stored_form(m, step) == NW_FORM_PACKED;
+}
+
 static nw_pin_form form_of(const nw_model *m, const nw_pinning *p, nw_step step)
 {
     nw_form stored = stored_form(m, step);

@@ -31,6 +31,9 @@ typedef struct {
 /* align  of what is read into. */
 nw_pin_shape nw_pin_shape_of(const nw_model *m, const nw_pinning *p, nw_step step, size_t align);
 
+/* Whether a tile is packed as it is stored: restored whenever it is used, unless its pin has another form. */
+bool nw_pin_is_packed(const nw_model *m, nw_step step);
+
 /* Writes the plain rows of a strip, [row_count, cols], into its place in a pin, and points *rows there. False, with
  * both as they were: they do not fit. For any worker. */
 bool nw_pin_fill(const nw_pin_shape *shape, const nw_kernels *kernels, size_t strip, size_t row_count, size_t cols,

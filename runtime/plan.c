@@ -40,6 +40,10 @@ enum {
 #define MEMORY_RATE_ASSUMED_THREAD 1.0e10
 #define FLOP_RATE_ASSUMED_THREAD 4.0e10
 
+/* Weights in plain bytes that a core restores from their packed form, a second: 3.6e9 measured
+ * (benchmarks/bench_packed), less what the kernel's part of reading takes. */
+#define RESTORE_RATE_THREAD 3.2e9
+
 /* ---- sizes that follow from the model ---- */
 
 static void widen_slot(const nw_model *m, nw_pass pass, size_t *bytes)
@@ -508,7 +512,7 @@ static uint64_t smallest_of(const plan_inputs *in, const nw_shape *shape, nw_blu
 
 /* K and V of the encoder stay in memory if they fit, unless passes would read noticeably more: a pin may hold more of a
  * model than its own bytes. Fills all but the predictions; returns whether the budget is enough. */
-static bool choose_kv(const plan_inputs *in, uint64_t budget, nw_blueprint *b)
+static bool choose_kv(const plan_inputs *in, uint64_t budget, nw_blueprint *b, nw_shape *ret)
 {
     nw_plan *p = &b->plan;
     nw_shape memory = b->shape, disk = b->shape;
@@ -519,18 +523,51 @@ static bool choose_kv(const plan_inputs *in, uint64_t budget, nw_blueprint *b)
     uint64_t in_memory = either && in->o->kv_on_disk ? UINT64_MAX : smallest_of(in, &memory, b);
     p->smallest = nw_min_u64(on_disk, in_memory);
     p->budget = nw_max_u64(budget, p->smallest);
-    if (p->budget < in_memory) {
-        fill_plan(in, &disk, b);
-        return budget >= p->smallest;
-    }
-    fill_plan(in, &memory, b);
+    *ret = p->budget < in_memory ? disk : memory;
+    fill_plan(in, ret, b);
     uint64_t read = p->read.next_pass;
-    if (read > 0 && p->budget >= on_disk) {
+    if (p->budget >= in_memory && read > 0 && p->budget >= on_disk) {
         fill_plan(in, &disk, b);
-        if (read - read / 50 <= p->read.next_pass + p->read.kv)
+        if (read - read / 50 > p->read.next_pass + p->read.kv)
+            *ret = disk;
+        else
             fill_plan(in, &memory, b);
     }
     return budget >= p->smallest;
+}
+
+/* Of a pass that repeats, by the disk and by the cores; what its products take is the same for all forms of pins. */
+static double seconds_with_pins(const plan_inputs *in, const nw_blueprint *b)
+{
+    const nw_model *m = in->m;
+    uint64_t        restored = 0;
+    for (size_t i = 0; i < b->pin_count; i++) {
+        nw_step step = m->steps[b->shape.pinned][i];
+        bool    other = b->pin_at[i] != NW_NOT_PINNED &&
+                     nw_pin_shape_of(m, &b->shape.pinning, step, b->shape.align).form != NW_PINS_STORED;
+        if (nw_pin_is_packed(m, step) && !other)
+            restored += nw_model_tile_rows(m, step) * m->places[step.tensor].row_bytes;
+    }
+    double disk = (double)(b->plan.read.next_pass + b->plan.read.kv) / in->o->disk_rate;
+    double cores = (double)restored / (RESTORE_RATE_THREAD * b->threads);
+    return disk > cores ? disk : cores;
+}
+
+/* Pins of a pack that stay packed hold a twentieth more of it than slim ones, and have to be restored in each pass:
+ * worth it where the disk is slow enough. Whether it is, only a rate that was given tells. */
+static void choose_pins(const plan_inputs *in, nw_shape shape, nw_blueprint *b)
+{
+    const nw_session_options *o = in->o;
+    bool packed = nw_checkpoint_pack(in->m->checkpoint) != NULL, slim = shape.pinning.form == NW_PINS_SLIM;
+    if (o->pin_form != NW_PINS_AUTO || o->disk_rate <= 0 || !packed || !slim || b->plan.read.next_pass == 0)
+        return;
+    double with_slim = seconds_with_pins(in, b);
+    shape.pinning.form = NW_PINS_STORED;
+    fill_plan(in, &shape, b);
+    if (seconds_with_pins(in, b) < with_slim * 0.98)
+        return;
+    shape.pinning.form = NW_PINS_SLIM;
+    fill_plan(in, &shape, b);
 }
 
 nw_code nw_blueprint_make(nw_model *m, const nw_session_options *o, uint64_t unforeseen, nw_blueprint *b, nw_error *err)
@@ -550,7 +587,9 @@ nw_code nw_blueprint_make(nw_model *m, const nw_session_options *o, uint64_t unf
         nw_machine_memory_read(&machine);
         budget = nw_budget_auto(&machine);
     }
-    bool enough = choose_kv(&in, budget, b);
+    nw_shape shape;
+    bool     enough = choose_kv(&in, budget, b, &shape);
+    choose_pins(&in, shape, b);
     predict(m, o, b);
     return enough ? NW_OK : too_small(&b->plan, budget, &b->shape.maxima, err);
 }

@@ -11,21 +11,20 @@
 #include "options.h"
 #include "workload.h"
 
-enum { KEY_DISK_RATE = 512, KEY_MEMORY_RATE, KEY_EMBED, KEY_ENCODE_TOKENS };
+enum { KEY_MEMORY_RATE = 512, KEY_EMBED, KEY_ENCODE_TOKENS };
 enum { ENCODE_TOKENS_MAX = 1 << 20 };
 
 typedef struct {
     options                common;
     generation_options     generation;
     nw_generation_settings settings;
-    double                 disk_rate, memory_rate;
+    double                 memory_rate;
 } plan_options;
 
 static const struct argp_option plan_argp_options[] = {
     {"embed", KEY_EMBED, 0, 0, "Plan embed, not run: the encoder alone", 2},
     {"encode-tokens", KEY_ENCODE_TOKENS, "N", 0,
      "With --embed: texts of up to N tokens go through the encoder together", 2},
-    {"disk-rate", KEY_DISK_RATE, "SIZE", 0, "Predict with a disk that reads SIZE a second (default: an assumption)", 4},
     {"memory-rate", KEY_MEMORY_RATE, "SIZE", 0, "Predict with memory that reads SIZE a second (default: an assumption)",
      4},
     {0},
@@ -58,7 +57,6 @@ static error_t parse_plan(int key, char *arg, struct argp_state *state)
                                 ENCODE_TOKENS_MAX);
         o->common.session.max_encode_tokens = (size_t)count;
         return 0;
-    case KEY_DISK_RATE: return parse_rate(o, "--disk-rate", arg, &o->disk_rate);
     case KEY_MEMORY_RATE: return parse_rate(o, "--memory-rate", arg, &o->memory_rate);
     case ARGP_KEY_ARG:
         if (o->common.model != NULL)
@@ -74,7 +72,6 @@ static error_t parse_plan(int key, char *arg, struct argp_state *state)
             return options_fail(&o->common, "--draft: a plan is for one model");
         if (!o->common.session.encode_only && o->common.session.max_encode_tokens > 0)
             return options_fail(&o->common, "--encode-tokens needs --embed");
-        o->common.session.disk_rate = o->disk_rate;
         o->common.session.memory_rate = o->memory_rate;
         return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -380,7 +377,7 @@ static int read_blocks(nw_model *model, const nw_session_options *session, outli
 static int make_outline(nw_model *model, const plan_options *o, buffer *room)
 {
     nw_session_options session = o->common.session;
-    outline            l = {.o = &o->common, .rates_given = {o->disk_rate > 0, o->memory_rate > 0}};
+    outline            l = {.o = &o->common, .rates_given = {o->common.session.disk_rate > 0, o->memory_rate > 0}};
     nw_error           err = {0};
     nw_code            rc = nw_plan_make(model, &session, &l.plan, &err);
     if (rc != NW_OK && (rc != NW_E_BUDGET || l.plan.smallest == 0))

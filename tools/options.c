@@ -18,6 +18,7 @@ enum {
     KEY_PIN_FORM,
     KEY_QUEUE_DEPTH,
     KEY_SCRATCH,
+    KEY_DISK_RATE,
     KEY_KV,
     KEY_PREFETCH,
     KEY_VERIFY,
@@ -101,6 +102,8 @@ static const struct argp_option session_options[] = {
     {"max-input-tokens", KEY_MAX_INPUT, "N", 0, "The longest prompt, in tokens, its end token included", 3},
     {"threads", 't', "N", 0, "Threads that compute (default: as many as this process may use)", 3},
     {"force", KEY_FORCE, 0, 0, "Accept a budget above what the machine has available", 3},
+    {"disk-rate", KEY_DISK_RATE, "SIZE", 0,
+     "What the disk reads in a second: for predictions, and for whether what stays of a pack stays packed", 3},
     {"scratch", KEY_SCRATCH, "DIR", 0,
      "Where a long prompt's K and V go if the budget has no room for them (default: TMPDIR, /var/tmp or the current "
      "directory)",
@@ -217,6 +220,13 @@ static error_t parse_session(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_PINS: return parse_pins(o, arg);
     case KEY_PIN_FORM: return parse_pin_form(o, arg);
+    case KEY_DISK_RATE: {
+        uint64_t rate;
+        if (!nw_bytes_parse(arg, &rate) || rate == 0)
+            return options_fail(o, "--disk-rate: '%s' is not a size (like 2G)", arg);
+        o->session.disk_rate = (double)rate;
+        return 0;
+    }
     case KEY_SCRATCH: o->session.scratch = arg; return 0;
     case KEY_KV:
         o->session.kv_on_disk = strcmp(arg, "disk") == 0;

@@ -370,7 +370,8 @@ typedef struct {
     const char  *kernels;        /* "portable", "avx2", ...; NULL: the fastest */
     bool         trace;          /* sum up where the time goes (nw_session_times); costs up to 1 % of it */
     size_t       trace_events;   /* the same, and keep the first so many events (nw_session_event), of the budget */
-    double       disk_rate, memory_rate; /* bytes a second, for predictions; 0: an assumption (nw_plan says which) */
+    double       disk_rate, memory_rate; /* bytes a second, for predictions; 0: an assumption (nw_plan says which). If
+                                          * the disk's is given, pins of a pack stay packed where that is faster */
     nw_log       log;
     nw_hooks    *hooks;
 } nw_session_options;
