@@ -104,13 +104,20 @@ static nw_code check_maxima(const nw_session_options *o, nw_error *err)
         return nw_fail(err, NW_E_ARG, 0, "at most %d tokens in or out", TOKENS_MAX);
     if (o->max_lanes > LANES_MAX || o->max_columns > LANES_MAX)
         return nw_fail(err, NW_E_ARG, 0, "at most %d lanes and columns", LANES_MAX);
-    if (sequences_of(o) > nw_max_size(o->max_lanes, 1))
-        return nw_fail(err, NW_E_ARG, 0, "%zu sequences of a request need as many lanes", sequences_of(o));
     if (o->max_waiting > REQUESTS_MAX || o->max_encoded_ahead > REQUESTS_MAX)
         return nw_fail(err, NW_E_ARG, 0, "at most %d requests", REQUESTS_MAX);
     if (o->queue_depth > QUEUE_DEPTH_MAX || o->trace_events > TRACE_EVENTS_MAX)
         return nw_fail(err, NW_E_ARG, 0, "at most %d reads in flight and %d events", QUEUE_DEPTH_MAX, TRACE_EVENTS_MAX);
     return o->threads > THREADS_MAX ? nw_fail(err, NW_E_ARG, 0, "at most %d threads", THREADS_MAX) : NW_OK;
+}
+
+/* What is to be decoded: settings as requests may have them, and lanes for them. */
+static nw_code check_choice(const nw_model *m, const nw_session_options *o, nw_error *err)
+{
+    nw_code rc = o->generation != NULL ? nw_generation_check(o->generation, 0, m->config.vocab_size, err) : NW_OK;
+    if (rc == NW_OK && sequences_of(o) > nw_max_size(o->max_lanes, 1))
+        rc = nw_fail(err, NW_E_ARG, 0, "%zu sequences of a request need as many lanes", sequences_of(o));
+    return rc;
 }
 
 /* What choosing tokens takes. */
@@ -156,6 +163,9 @@ static nw_code shape_make(const nw_model *m, const nw_session_options *o, nw_blu
 {
     nw_shape *s = &b->shape;
     nw_code   rc = check_maxima(o, err);
+    s->pinned = o->encode_only || m->config.decoder_blocks == 0 ? NW_PASS_ENCODE : NW_PASS_DECODE;
+    if (rc == NW_OK && s->pinned == NW_PASS_DECODE)
+        rc = check_choice(m, o, err);
     if (rc != NW_OK)
         return rc;
     b->threads = o->threads != 0 ? o->threads : nw_system_cpus("/proc", "/sys/fs/cgroup");
@@ -165,7 +175,6 @@ static nw_code shape_make(const nw_model *m, const nw_session_options *o, nw_blu
     s->maxima.encode_tokens = nw_max_size(o->max_encode_tokens, s->maxima.input_tokens);
     s->inputs = nw_min_size(s->maxima.encode_tokens, INPUTS_MAX);
     s->trace = (nw_trace_options){.on = o->trace, .event_count = o->trace_events};
-    s->pinned = o->encode_only || m->config.decoder_blocks == 0 ? NW_PASS_ENCODE : NW_PASS_DECODE;
     shape_lanes(o, s);
     s->align = read_align(m);
     b->kernels = o->kernels != NULL ? nw_kernels_named(o->kernels) : nw_kernels_best();

@@ -1,0 +1,124 @@
+/* What a session refuses, at the edges of what can be asked of it: options and requests that contradict each other or
+ * its memory are errors, never traps, and what fits runs. */
+#include "narrows.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { TOKENS = 8 };
+
+static nw_model *model;
+static nw_error  err;
+
+static nw_model *open_model(void)
+{
+    nw_model *m = NULL;
+    assert_int_equal(nw_model_open(&(nw_model_options){.path = NW_TEST_DATA "/goldens/t5-v1.1"}, &m, &err), NW_OK);
+    return m;
+}
+
+static int open_one(void **state)
+{
+    (void)state;
+    model = open_model();
+    return 0;
+}
+
+static int close_one(void **state)
+{
+    (void)state;
+    model = nw_model_close(model);
+    return 0;
+}
+
+static nw_session_options usual(void)
+{
+    return (nw_session_options){
+        .budget_bytes = 256 << 20, .max_input_tokens = 16, .max_output_tokens = TOKENS, .threads = 2, .force = true};
+}
+
+static nw_generation_settings settings_of_model(void)
+{
+    nw_generation_settings g;
+    assert_int_equal(nw_model_generation(model, NULL, &g, &err), NW_OK);
+    return g;
+}
+
+/* ---- options ---- */
+
+/* The most of everything: a sum that no budget has, not one that wraps. */
+static void test_most_of_everything(void **state)
+{
+    (void)state;
+    nw_plan                plan;
+    nw_generation_settings g = settings_of_model();
+    g.num_beams = NW_BEAMS_MAX;
+    g.no_repeat_ngram_size = 2;
+    nw_session_options o = {.budget_bytes = (uint64_t)1 << 40,
+                            .max_input_tokens = 1 << 20,
+                            .max_output_tokens = 1 << 20,
+                            .max_lanes = 1024,
+                            .max_columns = 1024,
+                            .max_choices = 1024,
+                            .max_encode_tokens = 1 << 20,
+                            .max_encoded_ahead = 1 << 16,
+                            .max_waiting = 1 << 16,
+                            .generation = &g,
+                            .threads = 256,
+                            .queue_depth = 1024,
+                            .trace_events = 1 << 26};
+    assert_int_equal(nw_plan_make(model, &o, &plan, &err), NW_E_BUDGET);
+    /* Ids, choices and tables of 2^17 requests, 2^20 tokens and 2^10 answers each: 2^50 bytes or so. */
+    assert_true(plan.smallest > (uint64_t)1 << 48 && plan.smallest < (uint64_t)1 << 56);
+}
+
+/* Settings that nobody checked. */
+static void test_settings_of_session(void **state)
+{
+    (void)state;
+    nw_plan                plan;
+    nw_session            *session = NULL;
+    nw_generation_settings g = settings_of_model();
+    nw_session_options     o = usual();
+    o.generation = &g;
+    o.max_lanes = 1024;
+    g.num_beams = NW_BEAMS_MAX + 1;
+    assert_int_equal(nw_plan_make(model, &o, &plan, &err), NW_E_ARG);
+    assert_int_equal(nw_session_open(model, &o, &session, &err), NW_E_ARG);
+    g.num_beams = 0;
+    assert_int_equal(nw_plan_make(model, &o, &plan, &err), NW_E_ARG);
+    g.num_beams = 4;
+    g.do_sample = true;
+    assert_int_equal(nw_plan_make(model, &o, &plan, &err), NW_E_ARG);
+}
+
+/* Where nothing is decoded, what decoding would ask for is of no effect. */
+static void test_encode_only(void **state)
+{
+    (void)state;
+    nw_plan                without, with;
+    nw_generation_settings g = settings_of_model();
+    nw_session_options     o = usual();
+    o.encode_only = true;
+    assert_int_equal(nw_plan_make(model, &o, &without, &err), NW_OK);
+    g.num_beams = 4;
+    o.generation = &g;
+    o.max_choices = 3;
+    assert_int_equal(nw_plan_make(model, &o, &with, &err), NW_OK);
+    assert_int_equal(with.smallest, without.smallest);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_most_of_everything),
+        cmocka_unit_test(test_settings_of_session),
+        cmocka_unit_test(test_encode_only),
+    };
+    return cmocka_run_group_tests(tests, open_one, close_one);
+}
