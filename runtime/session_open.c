@@ -52,7 +52,8 @@ static uint64_t measure_unforeseen(const nw_session *s, const nw_session_options
 }
 
 /* Plan, threads, reader; and again the plan, if the process turns out to be larger than declared: for the same budget,
- * which `auto` must not choose twice. */
+ * which `auto` must not choose twice. Where K and V leave memory in the second, its window may be the deeper one, and
+ * the reader has to be. */
 static nw_code prepare(nw_session *s, const nw_session_options *o, nw_error *err)
 {
     nw_code rc = nw_blueprint_make(s->model, o, 0, &s->blueprint, err);
@@ -74,9 +75,10 @@ static nw_code prepare(nw_session *s, const nw_session_options *o, nw_error *err
     fixed.budget_bytes = s->blueprint.plan.budget;
     nw_blueprint_free(s->model, &s->blueprint);
     rc = nw_blueprint_make(s->model, &fixed, unforeseen, &s->blueprint, err);
-    if (rc == NW_OK)
-        NW_CHECK(s->blueprint.io.depth <= depth); /* less room never means a deeper window */
-    return rc;
+    if (rc != NW_OK || s->blueprint.io.depth <= depth)
+        return rc;
+    s->io = nw_io_close(s->io);
+    return nw_device_open(&s->memory, s->model->hooks, &s->blueprint.io, &s->io, err);
 }
 
 static nw_code map_arena(nw_session *s, nw_error *err)

@@ -10,10 +10,11 @@
 
 #include <cmocka.h>
 
-enum { TOKENS = 8 };
+enum { TOKENS = 8, BALLAST = 12 << 20 };
 
-static nw_model *model;
-static nw_error  err;
+static nw_model      *model;
+static nw_error       err;
+static const uint32_t input[] = {5, 9, 7, 9, 7, 1};
 
 static nw_model *open_model(void)
 {
@@ -47,6 +48,18 @@ static nw_generation_settings settings_of_model(void)
     nw_generation_settings g;
     assert_int_equal(nw_model_generation(model, NULL, &g, &err), NW_OK);
     return g;
+}
+
+static nw_session *open_session(nw_model *m, const nw_session_options *o)
+{
+    nw_session *s = NULL;
+    assert_int_equal(nw_session_open(m, o, &s, &err), NW_OK);
+    return s;
+}
+
+static nw_request usual_request(void)
+{
+    return (nw_request){.input_ids = input, .input_count = sizeof input / sizeof *input};
 }
 
 /* ---- options ---- */
@@ -113,12 +126,41 @@ static void test_encode_only(void **state)
     assert_int_equal(with.smallest, without.smallest);
 }
 
+/* A process larger than declared: K and V that the first plan has in memory are on the disk in the second. */
+static void test_unforeseen(void **state)
+{
+    (void)state;
+    nw_plan            plan;
+    nw_session_options o = usual();
+    o.max_input_tokens = 16384;
+    o.kv_on_disk = true;
+    o.budget_bytes = 1;
+    assert_int_equal(nw_plan_make(model, &o, &plan, &err), NW_E_BUDGET);
+    uint64_t on_disk = plan.smallest;
+    o.kv_on_disk = false;
+    for (o.budget_bytes = on_disk; nw_plan_make(model, &o, &plan, &err) != NW_OK || plan.kv_on_disk;)
+        o.budget_bytes += 65536;
+    assert_true(o.budget_bytes > on_disk + (4 << 20)); /* K and V */
+
+    volatile char *ballast = malloc(BALLAST);
+    for (size_t i = 0; i < BALLAST; i += 4096)
+        ballast[i] = 1;
+    nw_session *session = open_session(model, &o);
+    nw_result   r = {0};
+    nw_request  q = usual_request();
+    assert_int_equal(nw_session_generate(session, &q, &r, &err), NW_OK);
+    assert_true(r.count > 0);
+    nw_session_close(session);
+    free((void *)(uintptr_t)ballast);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_most_of_everything),
         cmocka_unit_test(test_settings_of_session),
         cmocka_unit_test(test_encode_only),
+        cmocka_unit_test(test_unforeseen),
     };
     return cmocka_run_group_tests(tests, open_one, close_one);
 }
