@@ -63,12 +63,19 @@ static size_t max_new_of(const nw_session *s, const nw_request *q)
 static nw_code check_given(const nw_session *s, const nw_request *q, nw_error *err)
 {
     size_t  most = max_new_of(s, q), sum = 0;
+    if ((q->forced_count > 0 && q->forced_ids == NULL) ||
+        (q->choice_count > 0 && (q->choice_ids == NULL || q->choice_lens == NULL)))
+        return nw_fail(err, NW_E_ARG, 0, "tokens are to be forced or judged, but none are given");
+    bool searches = settings_of(s, q)->num_beams > 1 && !settings_of(s, q)->do_sample;
+    if (q->forced_count > 0 && (q->choice_count > 0 || searches))
+        return nw_fail(err, NW_E_ARG, 0, "tokens cannot be forced upon %s",
+                       searches ? "beams" : "answers that are given as a whole");
+    if (q->forced_count > most)
+        return nw_fail(err, NW_E_ARG, 0, "more tokens are forced than the answer may have");
     nw_code rc = nw_session_check_ids(s, q->forced_ids, q->forced_count, err);
     if (rc != NW_OK)
         return rc;
-    if (q->forced_count > most)
-        return nw_fail(err, NW_E_ARG, 0, "more tokens are forced than the answer may have");
-    if (q->choice_count > s->blueprint.shape.choices || (q->choice_count > 0 && q->choice_ids == NULL)) {
+    if (q->choice_count > s->blueprint.shape.choices) {
         return nw_fail(err, NW_E_ARG, 0, "%zu answers are to be judged; this session takes at most %zu",
                        q->choice_count, s->blueprint.shape.choices);
     }
@@ -105,7 +112,7 @@ static nw_code check_request(const nw_session *s, const nw_request *q, nw_error 
         return nw_fail(err, NW_E_ARG, 0, "%s: an encoder alone generates no text", s->model->path);
     if (s->blueprint.plan.encode_only)
         return nw_fail(err, NW_E_ARG, 0, "this session only encodes");
-    if (q->input_count == 0)
+    if (q->input_count == 0 || q->input_ids == NULL)
         return nw_fail(err, NW_E_ARG, 0, "the prompt is empty");
     if (q->input_count > max->input_tokens) {
         return nw_fail(err, NW_E_ARG, 0, "the prompt has %zu tokens; this session takes at most %zu", q->input_count,

@@ -154,13 +154,61 @@ static void test_unforeseen(void **state)
     free((void *)(uintptr_t)ballast);
 }
 
+/* ---- requests ---- */
+
+static void refused(nw_session *s, const nw_request *q)
+{
+    uint64_t id = 0;
+    err = (nw_error){0};
+    assert_int_equal(nw_session_submit(s, q, &id, &err), NW_E_ARG);
+    assert_true(id == 0 && err.msg[0] != '\0');
+}
+
+static void test_requests(void **state)
+{
+    (void)state;
+    static const uint32_t  forced[] = {5, 9};
+    static const size_t    lens[] = {2};
+    nw_generation_settings most = settings_of_model();
+    nw_session_options     o = usual();
+    most.num_beams = 2;
+    o.generation = &most;
+    o.max_lanes = 2;
+    o.max_choices = 1;
+    nw_session *s = open_session(model, &o);
+    nw_request  q = usual_request();
+
+    q.forced_count = 2; /* nothing there */
+    refused(s, &q);
+    q.forced_ids = forced;
+    q.settings = &most; /* not with beams */
+    refused(s, &q);
+    q.settings = NULL;
+    q.choice_ids = forced; /* nor with answers that are given as a whole */
+    q.choice_lens = lens;
+    q.choice_count = 1;
+    refused(s, &q);
+    q.forced_count = 0;
+    q.choice_lens = NULL;
+    refused(s, &q);
+    q = usual_request();
+    q.input_ids = NULL;
+    refused(s, &q);
+
+    nw_result r = {0};
+    q = usual_request();
+    q.forced_ids = forced;
+    q.forced_count = 2;
+    assert_int_equal(nw_session_generate(s, &q, &r, &err), NW_OK);
+    nw_session_close(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_most_of_everything),
-        cmocka_unit_test(test_settings_of_session),
-        cmocka_unit_test(test_encode_only),
-        cmocka_unit_test(test_unforeseen),
+        cmocka_unit_test(test_most_of_everything), cmocka_unit_test(test_settings_of_session),
+        cmocka_unit_test(test_encode_only),        cmocka_unit_test(test_unforeseen),
+        cmocka_unit_test(test_requests),
     };
     return cmocka_run_group_tests(tests, open_one, close_one);
 }
