@@ -4,6 +4,25 @@
 
 #include <string.h>
 
+/* Pages for every lane's K and V, and room for their tables; all of it free, and lent to nobody else. */
+static nw_code check_pages(const nw_session *draft, const nw_shape *shape, nw_error *err)
+{
+    const nw_page_pool *self = &draft->parts.self, *cross = &draft->parts.cross;
+    size_t              self_need = nw_page_pool_need(self, draft->blueprint.shape.maxima.output_tokens);
+    size_t              cross_need = nw_page_pool_need(cross, shape->maxima.input_tokens);
+    const char         *path = draft->model->path;
+    if (draft->lent)
+        return nw_fail(err, NW_E_ARG, 0, "draft %s: its session guesses for another one", path);
+    for (size_t i = 0; i < draft->request_count; i++) {
+        if (draft->requests[i].state != REQUEST_FREE)
+            return nw_fail(err, NW_E_ARG, 0, "draft %s: its session has requests of its own", path);
+    }
+    if (draft->request_count < shape->lanes || self->count / shape->lanes < self_need ||
+        cross->count / shape->lanes < cross_need)
+        return nw_fail(err, NW_E_ARG, 0, "draft %s: its session has no K and V for every lane", path);
+    return NW_OK;
+}
+
 nw_code nw_draft_check(const nw_session *draft, nw_model *m, const nw_shape *shape, nw_error *err)
 {
     const nw_config *a = &draft->model->config, *b = &m->config;
@@ -26,7 +45,7 @@ nw_code nw_draft_check(const nw_session *draft, nw_model *m, const nw_shape *sha
         return nw_fail(err, NW_E_ARG, 0, "draft %s: its session has fewer lanes or tokens", path);
     if (have->maxima.stream_cross)
         return nw_fail(err, NW_E_ARG, 0, "draft %s: its session's budget has no room for its K and V", path);
-    return NW_OK;
+    return check_pages(draft, shape, err);
 }
 
 uint64_t nw_draft_bytes(const nw_session *draft)

@@ -21,7 +21,8 @@ struct nw_draft_model {
     size_t        *end; /* [lane_count] scratch: the column of each ask that tells its next token */
 };
 
-/* Checks that a session can guess for one of `lanes` lanes of model `m`: the same vocabulary, and room enough.
+/* Checks that a session can guess for one of `lanes` lanes of model `m`: the same vocabulary, and room enough
+ * that nothing else takes.
  * Errors  NW_E_ARG. */
 NW_MUST_USE nw_code nw_draft_check(const nw_session *draft, nw_model *m, const nw_shape *shape, nw_error *err);
 

@@ -62,7 +62,7 @@ static size_t max_new_of(const nw_session *s, const nw_request *q)
 /* What the sequences are given of their answers. */
 static nw_code check_given(const nw_session *s, const nw_request *q, nw_error *err)
 {
-    size_t  most = max_new_of(s, q), sum = 0;
+    size_t most = max_new_of(s, q), sum = 0;
     if ((q->forced_count > 0 && q->forced_ids == NULL) ||
         (q->choice_count > 0 && (q->choice_ids == NULL || q->choice_lens == NULL)))
         return nw_fail(err, NW_E_ARG, 0, "tokens are to be forced or judged, but none are given");
@@ -112,6 +112,8 @@ static nw_code check_request(const nw_session *s, const nw_request *q, nw_error 
         return nw_fail(err, NW_E_ARG, 0, "%s: an encoder alone generates no text", s->model->path);
     if (s->blueprint.plan.encode_only)
         return nw_fail(err, NW_E_ARG, 0, "this session only encodes");
+    if (s->lent)
+        return nw_fail(err, NW_E_ARG, 0, "this session guesses for another one");
     if (q->input_count == 0 || q->input_ids == NULL)
         return nw_fail(err, NW_E_ARG, 0, "the prompt is empty");
     if (q->input_count > max->input_tokens) {

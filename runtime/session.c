@@ -248,6 +248,7 @@ void nw_session_stats(const nw_session *s, nw_stats *ret)
         nw_stats draft;
         nw_session_stats(s->draft->session, &draft);
         ret->bytes_read += draft.bytes_read;
+        ret->accounted_bytes += draft.accounted_bytes;
     }
     ret->kv_bytes_read = s->window.kv_bytes_read;
     ret->kv_bytes_written = s->parts.kv_stream.written_bytes;

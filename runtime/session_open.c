@@ -164,6 +164,8 @@ static nw_code open_draft(nw_session *s, const nw_session_options *o, nw_error *
     if (d == NULL)
         return nw_memory_fail(&s->memory, err, sizeof *d, "draft");
     d->session = o->draft;
+    d->session->lent = true;
+    d->session->window.stop = &s->stop;
     d->lane_count = s->lane_count;
     d->lanes = nw_memory_alloc(&s->memory, NW_TAG_SESSION, d->lane_count, sizeof *d->lanes);
     d->end = nw_memory_alloc(&s->memory, NW_TAG_SESSION, d->lane_count, sizeof *d->end);
@@ -179,6 +181,8 @@ static void close_draft(nw_session *s)
         return;
     for (size_t i = 0; i < d->lane_count && d->lanes != NULL; i++)
         nw_draft_end(d, i);
+    d->session->lent = false;
+    d->session->window.stop = &d->session->stop;
     nw_memory_free(&s->memory, NW_TAG_SESSION, d->lanes, d->lane_count, sizeof *d->lanes);
     nw_memory_free(&s->memory, NW_TAG_SESSION, d->end, d->lane_count, sizeof *d->end);
     nw_memory_free(&s->memory, NW_TAG_SESSION, d, 1, sizeof *d);

@@ -71,6 +71,7 @@ struct nw_session {
     size_t                 request_count;
     lane                  *lanes;   /* [lane_count] */
     nw_draft_model        *draft;   /* NULL: guesses come from prompt lookup */
+    bool                   lent;    /* it guesses for another session, which has its pages and stops its passes */
     nw_draft_control       guesses; /* how often they were right, of all lanes: requests of a session are much alike */
     nw_generation_settings greedy;  /* of requests without settings: the session's */
     size_t                 lane_count;
