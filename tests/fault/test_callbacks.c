@@ -15,12 +15,17 @@ static uint64_t    want[3]; /* hash of each prompt's answer alone */
 static size_t      vocab;
 static nw_model   *model;
 static nw_session *session;
+static nw_session *wide;    /* for several sequences of a request */
+static bool        on_disk; /* its K and V of prompts */
 static nw_error    err;
+
+static nw_generation_settings settings;
 
 static int open_session(void **state)
 {
     (void)state;
     nw_model_info info;
+    all.prompt_count = 0;
     snprintf(all.dir, sizeof all.dir, "%s/goldens/t5-v1.1", NW_TEST_DATA);
     assert_int_equal(nw_model_open(&(nw_model_options){.path = all.dir}, &model, &err), NW_OK);
     nw_model_describe(model, &info);
@@ -34,6 +39,17 @@ static int open_session(void **state)
                             .threads = 2,
                             .force = true};
     assert_int_equal(nw_session_open(model, &o, &session, &err), NW_OK);
+    assert_int_equal(nw_model_generation(model, NULL, &settings, &err), NW_OK);
+    nw_generation_settings most = settings;
+    most.num_beams = 3;
+    most.repetition_penalty = 1.5; /* room for processed scores */
+    o.generation = &most;
+    o.max_lanes = 4;
+    o.max_columns = 7;
+    o.max_choices = 3;
+    o.max_waiting = 6;
+    o.kv_on_disk = on_disk;
+    assert_int_equal(nw_session_open(model, &o, &wide, &err), NW_OK);
     for (size_t i = 0; i < 3; i++) {
         size_t tokens;
         assert_int_equal(answer_generate(session, &all, i, vocab, &want[i], &tokens, &err), NW_OK);
@@ -46,6 +62,7 @@ static int close_session(void **state)
 {
     (void)state;
     session = nw_session_close(session);
+    wide = nw_session_close(wide);
     model = nw_model_close(model);
     return 0;
 }
@@ -79,22 +96,32 @@ static bool act(void *user, const nw_token *t)
     return !a->finish;
 }
 
-static nw_code submit(actor *a, size_t prompt)
+static nw_code submit_to(nw_session *s, actor *a, size_t prompt)
 {
     nw_request q = answer_request(&all, prompt, NULL);
     a->reader = (answer_reader){.hash = ANSWERS_SEED, .vocab = vocab};
     q.on_token = act;
     q.user = a;
-    return nw_session_submit(session, &q, &a->id, &err);
+    return nw_session_submit(s, &q, &a->id, &err);
+}
+
+static nw_code submit(actor *a, size_t prompt)
+{
+    return submit_to(session, a, prompt);
 }
 
 /* Steps until nothing is left; a session that never comes to an end fails. */
-static void finish_all(void)
+static void finish_in(nw_session *s)
 {
     size_t live = 1;
     for (int i = 0; i < 100 && live > 0; i++)
-        assert_int_equal(nw_session_step(session, &live, &err), NW_OK);
+        assert_int_equal(nw_session_step(s, &live, &err), NW_OK);
     assert_int_equal(live, 0);
+}
+
+static void finish_all(void)
+{
+    finish_in(session);
 }
 
 static void test_return_false(void **state)
@@ -212,13 +239,152 @@ static void test_stop_from_callback(void **state)
     assert_true(hash == want[0] && tokens == TOKENS);
 }
 
+/* ---- several sequences ---- */
+
+/* A request with several sequences, whose callbacks end something at one of their calls. */
+typedef struct {
+    size_t   calls, at;      /* of either callback; the one that acts */
+    bool     cancel, submit; /* itself; the next one */
+    uint64_t id;
+    actor    next;
+} crowd;
+
+static void crowd_act(crowd *c, uint64_t request)
+{
+    assert_int_equal(request, c->id); /* nobody is told of a request that is gone */
+    assert_true(c->calls <= c->at || !c->cancel);
+    if (c->calls++ != c->at)
+        return;
+    if (c->cancel)
+        nw_session_cancel(wide, c->id);
+    if (c->submit)
+        assert_int_equal(submit_to(wide, &c->next, 1), NW_OK);
+}
+
+static bool crowd_token(void *user, const nw_token *t)
+{
+    crowd_act(user, t->request);
+    return true;
+}
+
+static void crowd_sequence(void *user, const nw_sequence *q)
+{
+    crowd_act(user, q->request);
+}
+
+/* Every call of every kind cancels its request, and submits another into the place, which gets its own answer; a third
+ * that was there all along gets its own, too. All lanes and pages are there again afterwards. */
+static void try_crowd(const nw_request *of, size_t calls)
+{
+    for (size_t at = 0; at < calls; at++) {
+        for (int what = 1; what < 4; what++) {
+            crowd      c = {.at = at, .cancel = (what & 1) != 0, .submit = (what & 2) != 0, .next = {.at = TOKENS}};
+            actor      other = {.at = TOKENS};
+            nw_request q = *of;
+            q.on_token = crowd_token;
+            q.on_sequence = crowd_sequence;
+            q.user = &c;
+            assert_int_equal(submit_to(wide, &other, 2), NW_OK);
+            assert_int_equal(nw_session_submit(wide, &q, &c.id, &err), NW_OK);
+            finish_in(wide);
+            assert_int_equal(c.calls, c.cancel ? at + 1 : calls);
+            assert_true(other.reader.hash == want[2] && other.reader.tokens == TOKENS);
+            assert_true(!c.submit || (c.next.reader.hash == want[1] && c.next.reader.tokens == TOKENS));
+        }
+    }
+}
+
+static void test_samples(void **state)
+{
+    (void)state;
+    nw_generation_settings g = settings;
+    g.do_sample = true;
+    g.num_return_sequences = 3;
+    nw_request q = answer_request(&all, 0, NULL);
+    q.settings = &g;
+    crowd count = {.at = SIZE_MAX};
+    q.on_token = crowd_token;
+    q.on_sequence = crowd_sequence;
+    q.user = &count;
+    assert_int_equal(nw_session_submit(wide, &q, &count.id, &err), NW_OK);
+    finish_in(wide);
+    assert_true(count.calls > 3);
+    try_crowd(&q, count.calls);
+}
+
+static void test_beams(void **state)
+{
+    (void)state;
+    nw_generation_settings g = settings;
+    g.num_beams = g.num_return_sequences = 3;
+    nw_request q = answer_request(&all, 0, NULL);
+    q.settings = &g;
+    try_crowd(&q, 3);
+}
+
+static void test_choices(void **state)
+{
+    (void)state;
+    static const uint32_t ids[] = {7, 9, 11, 7, 8, 1, 6, 5, 4, 3};
+    static const size_t   lens[] = {4, 1, 5};
+    nw_request            q = answer_request(&all, 0, NULL);
+    q.choice_ids = ids;
+    q.choice_lens = lens;
+    q.choice_count = 3;
+    try_crowd(&q, 10 + 3);
+}
+
+/* Tokens that are given or guessed come several a pass: a callback that ends the sequence ends them, too. */
+static void test_forced(void **state)
+{
+    (void)state;
+    static const uint32_t ids[] = {7, 9, 11, 13};
+    nw_request            q = answer_request(&all, 0, NULL);
+    q.forced_ids = ids;
+    q.forced_count = 4;
+    try_crowd(&q, TOKENS + 1);
+}
+
+/* A place and a lane at a time: searches, samples and choices that wait for each other all get their turn. */
+static void test_all_wait(void **state)
+{
+    (void)state;
+    nw_generation_settings beams = settings, samples = settings;
+    crowd                  crowds[6] = {{0}};
+    beams.num_beams = beams.num_return_sequences = 3;
+    samples.do_sample = true;
+    samples.num_return_sequences = 2;
+    for (size_t i = 0; i < 6; i++) {
+        nw_request q = answer_request(&all, i % 3, NULL);
+        q.settings = i % 2 == 0 ? &beams : &samples;
+        q.on_token = NULL;
+        q.on_sequence = crowd_sequence;
+        q.user = &crowds[i];
+        crowds[i].at = SIZE_MAX;
+        assert_int_equal(nw_session_submit(wide, &q, &crowds[i].id, &err), NW_OK);
+    }
+    finish_in(wide);
+    for (size_t i = 0; i < 6; i++)
+        assert_int_equal(crowds[i].calls, i % 2 == 0 ? 3 : 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_return_false),       cmocka_unit_test(test_generate_cancelled_inside),
-        cmocka_unit_test(test_cancel_other),       cmocka_unit_test(test_cancel_other_and_submit),
-        cmocka_unit_test(test_replace_self),       cmocka_unit_test(test_submit_from_last_token),
+        cmocka_unit_test(test_return_false),
+        cmocka_unit_test(test_generate_cancelled_inside),
+        cmocka_unit_test(test_cancel_other),
+        cmocka_unit_test(test_cancel_other_and_submit),
+        cmocka_unit_test(test_replace_self),
+        cmocka_unit_test(test_submit_from_last_token),
         cmocka_unit_test(test_stop_from_callback),
+        cmocka_unit_test(test_samples),
+        cmocka_unit_test(test_beams),
+        cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_forced),
+        cmocka_unit_test(test_all_wait),
     };
-    return cmocka_run_group_tests(tests, open_session, close_session);
+    int failed = cmocka_run_group_tests(tests, open_session, close_session);
+    on_disk = true;
+    return failed + cmocka_run_group_tests(tests, open_session, close_session);
 }
