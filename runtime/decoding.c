@@ -248,7 +248,7 @@ static void give_candidates(const nw_session *s, const request *r, const float *
 }
 
 /* Adds the text of one id, or with NW_TEXT_END what is held back, to what is shown of the token. Whether a stop string
- * is complete. */
+ * is complete: they are looked for behind what is given. */
 static bool add_text(nw_session *s, lane *l, uint32_t id, nw_token *t)
 {
     if (s->model->pieces == NULL) /* answers are ids only */
@@ -258,7 +258,7 @@ static bool add_text(nw_session *s, lane *l, uint32_t id, nw_token *t)
     size_t room = NW_SHOWN_MAX - t->text_len, len = 0;
     size_t bytes = nw_model_decode_text(s->model, &l->text, id, piece, nw_min_size(sizeof piece, room));
     bool   stopped = false;
-    if (l->stop == NULL) {
+    if (l->stop == NULL || l->count <= l->given_count) {
         memcpy(shown, piece, bytes);
         len = bytes;
     } else {
@@ -284,7 +284,7 @@ static nw_finish finish_of(const lane *l, uint32_t id, bool stopped)
     bool           given = l->count < l->given_count; /* what is given is no end: a caller scores what it likes */
     if (is_end(r->processors.settings, id) && !given)
         return NW_FINISH_EOS;
-    if (stopped && !given)
+    if (stopped)
         return NW_FINISH_STOP;
     bool whole = r->ask.choice_count > 0 && l->count == l->given_count;
     return whole || l->count == r->max_new ? NW_FINISH_LENGTH : NW_FINISH_NONE;
@@ -345,14 +345,13 @@ static bool take_token(nw_session *s, lane *l, const float *logits)
     if (r->ask.logprobs)
         t.logprob = nw_log_probability(s->kernels, logits, vocab, t.id);
     give_candidates(s, r, logits, top, &t);
-    bool given = l->count < l->given_count;
     l->logprobs[l->count] = t.logprob;
     l->ids[++l->count] = t.id;
     s->stats.tokens++;
     if (l->count == 1)
         s->stats.seconds_first_token = nw_system_seconds() - r->start_seconds;
     bool stopped = add_text(s, l, t.id, &t);
-    t.finish = finish_of(l, t.id, stopped && !given);
+    t.finish = finish_of(l, t.id, stopped);
     if (t.finish != NW_FINISH_NONE)
         end_text(s, l, &t);
     return tell_token(s, l, &t);

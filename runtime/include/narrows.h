@@ -495,8 +495,8 @@ typedef struct {
 typedef struct {
     const uint32_t *input_ids; /* copied; end token included by the caller */
     size_t          input_count;
-    /* What the answer must begin with (copied); NULL: nothing. Reported like chosen tokens. Not with beams, nor with
-     * choices. */
+    /* What the answer must begin with (copied); NULL: nothing. Reported like chosen tokens; stop strings are looked for
+     * behind it. Not with beams, nor with choices. */
     const uint32_t *forced_ids;
     size_t          forced_count;
     /* Instead of answers of its own: whole answers to judge, one sequence each, in one pass for each of their positions

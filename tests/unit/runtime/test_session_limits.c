@@ -203,12 +203,72 @@ static void test_requests(void **state)
     nw_session_close(s);
 }
 
+/* ---- forced tokens and stop strings ---- */
+
+typedef struct {
+    char   text[256];
+    size_t len, tokens;
+} reader;
+
+static bool read_text(void *user, const nw_token *t)
+{
+    reader *r = user;
+    memcpy(r->text + r->len, t->text, t->text_len);
+    r->len += t->text_len;
+    r->tokens++;
+    return true;
+}
+
+/* A stop string in what is forced is no end, and is shown; the answer goes on behind it, to the next one. */
+static void test_forced_stop(void **state)
+{
+    (void)state;
+    /* "translate English to German: eight hundred and seventy-six": "achthundert" "sechsundsiebzig" */
+    static const uint32_t text[] = {11, 10, 5, 4, 9, 6, 14, 3, 7, 15, 8, 63, 20, 3, 18, 55, 12, 41, 1},
+                          forced[] = {133};
+    static const struct {
+        const char *stop, *shown;
+        size_t      tokens;
+        nw_finish   finish;
+    } cases[] = {{"hundert", "achthundertsechsundsiebzig", 3, NW_FINISH_EOS},
+                 {"und", "achthundertsechs", 2, NW_FINISH_STOP}};
+    nw_model *m = NULL;
+    assert_int_equal(nw_model_open(&(nw_model_options){.path = NW_TEST_DATA "/numbers-t5"}, &m, &err), NW_OK);
+    for (size_t i = 0; i < 2; i++) {
+        nw_generation_settings g;
+        nw_session_options     o = usual();
+        assert_int_equal(nw_model_generation(m, NULL, &g, &err), NW_OK);
+        g.stop_strings.count = 1;
+        g.stop_strings.lens[0] = (uint16_t)strlen(cases[i].stop);
+        memcpy(g.stop_strings.text[0], cases[i].stop, g.stop_strings.lens[0]);
+        o.max_input_tokens = 32;
+        o.generation = &g;
+        nw_session *s = open_session(m, &o);
+        reader      r = {.len = 0};
+        nw_result   result = {0};
+        nw_request  q = {.input_ids = text,
+                         .input_count = sizeof text / sizeof *text,
+                         .forced_ids = forced,
+                         .forced_count = 1,
+                         .settings = &g,
+                         .on_token = read_text,
+                         .user = &r};
+        assert_int_equal(nw_session_generate(s, &q, &result, &err), NW_OK);
+        r.text[r.len] = '\0';
+        assert_string_equal(r.text, cases[i].shown);
+        assert_int_equal(r.tokens, cases[i].tokens);
+        assert_int_equal(result.finish, cases[i].finish);
+        nw_session_close(s);
+    }
+    nw_model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_most_of_everything), cmocka_unit_test(test_settings_of_session),
         cmocka_unit_test(test_encode_only),        cmocka_unit_test(test_unforeseen),
-        cmocka_unit_test(test_requests),
+        cmocka_unit_test(test_requests),           cmocka_unit_test(test_forced_stop),
     };
     return cmocka_run_group_tests(tests, open_one, close_one);
 }
