@@ -88,6 +88,10 @@ static void test_nothing_and_rewind(void **state)
     nw_arena a = nw_arena_over(mapping, 128);
     assert_ptr_equal(nw_carve(&a, 0, 8, 8), mapping);
     assert_int_equal(a.used, 0);
+    a.used = 3;
+    assert_non_null(nw_carve(&a, 0, 8, 8));
+    assert_int_equal(a.used, 3);
+    a.used = 0;
     size_t mark = a.used;
     assert_ptr_equal(nw_carve(&a, 128, 1, 64), mapping);
     a.used = mark;

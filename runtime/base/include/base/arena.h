@@ -24,7 +24,7 @@ static inline nw_arena nw_arena_over(void *base, size_t cap)
     return (nw_arena){.base = (unsigned char *)base, .cap = cap};
 }
 
-/* Carves count * size bytes at a multiple of `align` (a power of two).
+/* Carves count * size bytes at a multiple of `align` (a power of two). Nothing takes nothing, not even alignment.
  *
  * Returns  the place, not initialised; NULL when measuring, and NULL with `failed` set when it does not fit.
  * Memory   belongs to the mapping; there is nothing to free. Rewind by restoring `used`.
