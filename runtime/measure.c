@@ -33,7 +33,10 @@ nw_code nw_session_read_pass(nw_session *s, uint64_t *ret_bytes, double *ret_sec
     nw_pass         pass = s->blueprint.shape.pinned;
     uint64_t        before = s->window.bytes_read;
     double          start = nw_system_seconds();
-    nw_code         rc = NW_OK;
+    nw_code         rc = nw_session_check_idle(s, err);
+    if (rc != NW_OK)
+        return rc;
+    nw_session_enter(s);
     nw_session_list_crosses(s);
     nw_session_begin(s, pass, pass);
     for (size_t i = 0; i < m->step_count[pass] && rc == NW_OK; i++) {
@@ -49,7 +52,7 @@ nw_code nw_session_read_pass(nw_session *s, uint64_t *ret_bytes, double *ret_sec
         rc = nw_window_finish(&s->window, err);
     if (rc != NW_OK)
         return nw_session_fail(s, rc);
-    s->pass_name = "idle";
+    nw_session_leave(s);
     *ret_seconds = nw_system_seconds() - start;
     *ret_bytes = s->window.bytes_read - before;
     return NW_OK;

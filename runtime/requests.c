@@ -183,7 +183,19 @@ nw_code nw_session_submit(nw_session *s, const nw_request *q, uint64_t *ret_id, 
 void nw_session_cancel(nw_session *s, uint64_t id)
 {
     for (size_t i = 0; i < s->request_count; i++) {
-        if (nw_request_is_at(&s->requests[i], id))
+        request *r = &s->requests[i];
+        if (nw_request_is_at(r, id) && s->in_pass)
+            r->cancelled = true;
+        else if (nw_request_is_at(r, id))
+            nw_request_end(s, r);
+    }
+}
+
+/* What was cancelled in the middle of the step's passes. */
+static void drop_cancelled(nw_session *s)
+{
+    for (size_t i = 0; i < s->request_count; i++) {
+        if (s->requests[i].state != REQUEST_FREE && s->requests[i].cancelled)
             nw_request_end(s, &s->requests[i]);
     }
 }
@@ -327,6 +339,7 @@ void nw_session_list_crosses(nw_session *s)
     }
 }
 
+/* One pass for the lanes at work, if there are any. */
 static nw_code decode(nw_session *s, nw_error *err)
 {
     nw_code rc = nw_lanes_guess(s, err);
@@ -353,18 +366,25 @@ static nw_code decode(nw_session *s, nw_error *err)
         s->stats.seconds_decode += nw_system_seconds() - start;
         s->stats.decode_passes++;
     }
-    nw_lanes_take(s);
     return NW_OK;
 }
 
 nw_code nw_session_step(nw_session *s, size_t *ret_live, nw_error *err)
 {
-    nw_code rc = admit(s, err);
+    nw_code rc = nw_session_check_idle(s, err);
+    if (rc != NW_OK)
+        return rc;
+    nw_session_enter(s);
+    s->in_pass = true;
+    rc = admit(s, err);
     if (rc == NW_OK)
         rc = decode(s, err);
     if (rc != NW_OK)
         return nw_session_fail(s, rc);
-    s->pass_name = "idle";
+    s->in_pass = false;
+    drop_cancelled(s);
+    nw_lanes_take(s);
+    nw_session_leave(s);
     *ret_live = s->request_count - count_requests(s, REQUEST_FREE);
     return NW_OK;
 }
@@ -432,7 +452,9 @@ nw_code nw_session_generate(nw_session *s, const nw_request *q, nw_result *resul
     mine.logprobs = q->logprobs || result->logprobs != NULL;
     result->count = 0;
     result->finish = NW_FINISH_NONE;
-    nw_code rc = nw_session_submit(s, &mine, &id, err);
+    nw_code rc = nw_session_check_idle(s, err);
+    if (rc == NW_OK)
+        rc = nw_session_submit(s, &mine, &id, err);
     while (rc == NW_OK && is_known(s, id))
         rc = nw_session_step(s, &live, err);
     if (rc == NW_OK && result->finish == NW_FINISH_NONE) /* a callback cancelled it */

@@ -120,11 +120,28 @@ void nw_session_begin(nw_session *s, nw_pass pass, nw_pass next)
     nw_window_begin(&s->window, pass, next);
 }
 
+nw_code nw_session_check_idle(const nw_session *s, nw_error *err)
+{
+    return s->busy ? nw_fail(err, NW_E_ARG, 0, "a callback asks its session for a pass") : NW_OK;
+}
+
+void nw_session_enter(nw_session *s)
+{
+    NW_CHECK(!s->busy);
+    s->busy = true;
+}
+
+void nw_session_leave(nw_session *s)
+{
+    s->busy = s->in_pass = false;
+    s->pass_name = "idle";
+}
+
 nw_code nw_session_fail(nw_session *s, nw_code rc)
 {
     nw_session_drop_requests(s);
     nw_window_drain(&s->window);
-    s->pass_name = "idle";
+    nw_session_leave(s);
     atomic_store(&s->stop, false); /* whoever asked for a stop has it, whatever ended the pass */
     return rc;
 }
@@ -205,9 +222,12 @@ nw_code nw_session_encode_many(nw_session *s, const nw_encode_request *requests,
     float  *made = NULL;
     size_t  rows;
     double  start = nw_system_seconds();
-    nw_code rc = plan_encodes(s, requests, n, &rows, err);
+    nw_code rc = nw_session_check_idle(s, err);
+    if (rc == NW_OK)
+        rc = plan_encodes(s, requests, n, &rows, err);
     if (rc != NW_OK)
         return rc;
+    nw_session_enter(s);
     nw_session_begin(s, NW_PASS_ENCODE, requests[n - 1].more ? NW_PASS_ENCODE : NW_PASS_COUNT);
     rc = nw_forward_encode(&s->parts.forward, s->parts.encode_inputs, n, &made, err);
     for (size_t row = 0; row < rows && rc == NW_OK; row++)
@@ -217,7 +237,7 @@ nw_code nw_session_encode_many(nw_session *s, const nw_encode_request *requests,
     s->stats.prompts += n;
     s->stats.encode_passes++;
     s->stats.seconds_encode = nw_system_seconds() - start;
-    s->pass_name = "idle";
+    nw_session_leave(s);
     *ret_states = made;
     return NW_OK;
 }

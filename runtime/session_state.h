@@ -20,6 +20,7 @@ typedef struct {
     nw_model     *model;
     float       **self_table, **cross_table; /* its room for page tables */
     nw_cross      cross;
+    bool          cancelled; /* in the middle of a step: it ends with the pass under way */
     bool          placed; /* it has a place in the stream of K and V: cross.place */
     nw_kv         self;
     size_t        max_new;
@@ -75,8 +76,9 @@ struct nw_session {
     nw_draft_control       guesses; /* how often they were right, of all lanes: requests of a session are much alike */
     nw_generation_settings greedy;  /* of requests without settings: the session's */
     size_t                 lane_count;
-    uint64_t               last_id;
-
+    uint64_t    last_id;
+    bool        busy;    /* a step, or a pass of another kind: no other begins */
+    bool        in_pass; /* of a step: its columns refer to requests */
     uint64_t    vector_bytes_read;
     nw_stats    stats; /* what is counted here and not derived */
     const char *pass_name;
@@ -88,6 +90,12 @@ struct nw_session {
 
 /* The model's view of the session. */
 nw_weights nw_session_weights(nw_session *s);
+
+/* Any work of a session lies between enter and leave, or fail; before it, none must be under way.
+ * Errors  NW_E_ARG: a callback asks for it. */
+NW_MUST_USE nw_code nw_session_check_idle(const nw_session *s, nw_error *err);
+void                nw_session_enter(nw_session *s);
+void                nw_session_leave(nw_session *s);
 
 /* Says which pass begins and what will probably follow it (NW_PASS_COUNT: nothing). */
 void nw_session_begin(nw_session *s, nw_pass pass, nw_pass next);

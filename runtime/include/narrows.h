@@ -10,7 +10,8 @@
  *
  * Errors are values (base/error.h). No function prints, exits or keeps global state. A session belongs to the thread
  * that opened it (its io_uring is that thread's), and a model to one thread at a time; only nw_session_stop may be
- * called from anywhere. Options structs are zero-initialised: zero is each field's documented default.
+ * called from anywhere. Callbacks of a session may submit and cancel requests; what asks for another pass is
+ * NW_E_ARG there. Options structs are zero-initialised: zero is each field's documented default.
  *
  * The budget bounds the resident memory of the whole process (VmHWM), not just of this library: what the program around
  * it has resident when a session is opened is counted in. A program that allocates afterwards must leave itself room by

@@ -2,6 +2,7 @@
  * a new one into a place just left. Nobody gets a token that is not its own, and nothing waits for a request that is
  * gone. */
 #include "answers.h"
+#include "session_state.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -239,6 +240,75 @@ static void test_stop_from_callback(void **state)
     assert_true(hash == want[0] && tokens == TOKENS);
 }
 
+/* ---- within a pass, and passes within ---- */
+
+static uint64_t within[2];
+static size_t   tiles;
+
+/* At some tile of each kind of pass: the pass goes on, and ends the requests. */
+static void cancel_within(void *user, const nw_stats *stats)
+{
+    session->progress_seconds = 0; /* at the next tile again */
+    if (strcmp(stats->pass, user) != 0)
+        return;
+    nw_session_cancel(session, within[0]);
+    nw_session_cancel(session, within[1]);
+    tiles++;
+}
+
+static void test_cancel_within_pass(void **state)
+{
+    (void)state;
+    static const char *const passes[] = {"encode", "cross", "decode"};
+    for (size_t i = 0; i < 3; i++) {
+        actor  first = {.at = TOKENS}, second = {.at = TOKENS}, third = {.at = TOKENS};
+        size_t live = 1;
+        assert_int_equal(submit(&first, 0), NW_OK);
+        assert_int_equal(submit(&second, 1), NW_OK);
+        assert_int_equal(submit(&third, 2), NW_OK);
+        within[0] = first.id;
+        within[1] = third.id;
+        tiles = 0;
+        nw_session_on_progress(session, cancel_within, (void *)(uintptr_t)passes[i]);
+        session->progress_seconds = 0;
+        assert_int_equal(nw_session_step(session, &live, &err), NW_OK);
+        nw_session_on_progress(session, NULL, NULL);
+        finish_all();
+        assert_true(tiles > 0 && first.reader.tokens == 0 && third.reader.tokens == 0);
+        assert_true(second.reader.hash == want[1] && second.reader.tokens == TOKENS);
+    }
+}
+
+/* A pass from a callback would write over what is being given out. */
+static bool step_within(void *user, const nw_token *t)
+{
+    size_t     live;
+    uint64_t   bytes;
+    double     seconds;
+    float     *states = NULL;
+    nw_request q = answer_request(&all, 1, NULL);
+    nw_result  r = {0};
+    (void)t;
+    nw_encode_request e = {.ids = all.ids[0], .count = all.counts[0]};
+    assert_int_equal(nw_session_step(session, &live, &err), NW_E_ARG);
+    assert_int_equal(nw_session_generate(session, &q, &r, &err), NW_E_ARG);
+    assert_int_equal(nw_session_encode(session, &e, states, &err), NW_E_ARG);
+    assert_int_equal(nw_session_read_pass(session, &bytes, &seconds, &err), NW_E_ARG);
+    return answer_read(user, t);
+}
+
+static void test_pass_within_callback(void **state)
+{
+    (void)state;
+    answer_reader reader = {.hash = ANSWERS_SEED, .vocab = vocab};
+    nw_request    q = answer_request(&all, 0, &reader);
+    nw_result     r = {0};
+    q.on_token = step_within;
+    assert_int_equal(nw_session_generate(session, &q, &r, &err), NW_OK);
+    assert_true(reader.hash == want[0] && reader.tokens == TOKENS);
+    finish_all(); /* nothing was left behind */
+}
+
 /* ---- several sequences ---- */
 
 /* A request with several sequences, whose callbacks end something at one of their calls. */
@@ -249,9 +319,9 @@ typedef struct {
     actor    next;
 } crowd;
 
-static void crowd_act(crowd *c, uint64_t request)
+static void crowd_act(crowd *c, uint64_t told)
 {
-    assert_int_equal(request, c->id); /* nobody is told of a request that is gone */
+    assert_int_equal(told, c->id); /* nobody is told of a request that is gone */
     assert_true(c->calls <= c->at || !c->cancel);
     if (c->calls++ != c->at)
         return;
@@ -378,6 +448,8 @@ int main(void)
         cmocka_unit_test(test_replace_self),
         cmocka_unit_test(test_submit_from_last_token),
         cmocka_unit_test(test_stop_from_callback),
+        cmocka_unit_test(test_cancel_within_pass),
+        cmocka_unit_test(test_pass_within_callback),
         cmocka_unit_test(test_samples),
         cmocka_unit_test(test_beams),
         cmocka_unit_test(test_choices),
