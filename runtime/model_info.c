@@ -2,6 +2,7 @@
 #include "model_state.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Checkpoints do not say which published family they belong to; these are the marks that tell them apart. */
@@ -131,6 +132,68 @@ const char *nw_model_file(const nw_model *m, size_t index, uint64_t *ret_bytes)
     return nw_checkpoint_file_path(m->checkpoint, index);
 }
 
+/* ---- blocks of a file ---- */
+
+static bool same_block(const nw_tensor_need *a, const nw_tensor_need *b)
+{
+    bool final = a->role == NW_ROLE_NORM_FINAL;
+    return a->stack == b->stack && a->block == b->block && final == (b->role == NW_ROLE_NORM_FINAL) &&
+           (a->stack != NW_STACK_SHARED || a->role == b->role);
+}
+
+static const char *block_name(const nw_tensors *ts, uint32_t tensor, char buf[32])
+{
+    const nw_tensor_need *n = &ts->list[tensor];
+    const char           *stack = n->stack == NW_STACK_ENCODER ? "encoder" : "decoder";
+    if (n->stack == NW_STACK_SHARED)
+        snprintf(buf, 32, "%s", tensor == ts->head ? "head" : "embedding");
+    else if (n->role == NW_ROLE_NORM_FINAL)
+        snprintf(buf, 32, "%s", stack);
+    else
+        snprintf(buf, 32, "%s.%u", stack, n->block);
+    return buf;
+}
+
+/* Whether a file has more tensors than the `used` that the model runs with. */
+static bool has_others(const nw_model *m, size_t file, size_t used)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < nw_checkpoint_tensor_count(m->checkpoint); i++)
+        count += nw_checkpoint_tensor(m->checkpoint, i)->file == file ? 1 : 0;
+    return count > used;
+}
+
+/* What the model needs is listed block by block. */
+static const char *checkpoint_block(const nw_model *m, size_t file, size_t index, char buf[32])
+{
+    const nw_tensor_need *last = NULL;
+    size_t                count = 0, used = 0;
+    for (uint32_t i = 0; i < m->tensors.count; i++) {
+        const nw_tensor_need *n = &m->tensors.list[i];
+        if (m->places[i].tensor->file != file)
+            continue;
+        used++;
+        if (last != NULL && same_block(last, n))
+            continue;
+        if (count++ == index)
+            return block_name(&m->tensors, i, buf);
+        last = n;
+    }
+    if (index != count || !has_others(m, file, used))
+        return NULL;
+    snprintf(buf, 32, "other");
+    return buf;
+}
+
+const char *nw_model_block(const nw_model *m, size_t file, size_t index, char buf[32])
+{
+    const nw_pack *pack = nw_checkpoint_pack(m->checkpoint);
+    if (pack == NULL)
+        return checkpoint_block(m, file, index, buf);
+    bool more = file < nw_pack_shard_count(pack) && index < nw_pack_block_count(pack, file);
+    return more ? nw_pack_block(pack, file, index) : NULL;
+}
+
 /* ---- packs ---- */
 
 static_assert(NW_STORED_TYPES == (int)NW_STORED_COUNT, "narrows.h counts the stored types");
@@ -179,12 +242,4 @@ bool nw_model_pack_describe(const nw_model *m, nw_pack_info *ret)
         ret->kept_count += nw_model_pack_kept(m, i);
     }
     return true;
-}
-
-const char *nw_model_pack_block(const nw_model *m, size_t file, size_t index)
-{
-    const nw_pack *pack = nw_checkpoint_pack(m->checkpoint);
-    if (pack == NULL || file >= nw_pack_shard_count(pack) || index >= nw_pack_block_count(pack, file))
-        return NULL;
-    return nw_pack_block(pack, file, index);
 }

@@ -127,13 +127,14 @@ static bool follows(const char *block, const char *next)
            strtoul(b + 1, NULL, 10) == strtoul(a + 1, NULL, 10) + 1;
 }
 
-/* The blocks of a shard, in one line; of a run of them, the first and the last. */
+/* The blocks of a file, in one line; of a run of them, the first and the last. */
 static void print_blocks(const facts *f, size_t file)
 {
     const char *block, *next;
+    char        name[32], next_name[32];
     bool        inside = false; /* a run */
-    for (size_t i = 0; (block = nw_model_pack_block(f->model, file, i)) != NULL; i++) {
-        next = nw_model_pack_block(f->model, file, i + 1);
+    for (size_t i = 0; (block = nw_model_block(f->model, file, i, name)) != NULL; i++) {
+        next = nw_model_block(f->model, file, i + 1, next_name);
         if (!inside)
             print_text(i == 0 ? "%-14s  %s" : "%s%s", i == 0 ? "" : ", ", block);
         else if (!follows(block, next))
@@ -304,16 +305,15 @@ static void add_files(cJSON *json, const facts *f)
 {
     cJSON      *files = cJSON_AddArrayToObject(json, "files");
     const char *file, *block;
+    char        name[32];
     uint64_t    bytes;
     for (size_t i = 0; (file = nw_model_file(f->model, i, &bytes)) != NULL; i++) {
         cJSON *item = cJSON_CreateObject();
         cJSON_AddItemToArray(files, item);
         cJSON_AddStringToObject(item, "path", file);
         cJSON_AddNumberToObject(item, "bytes", (double)bytes);
-        if (!f->info.is_pack)
-            continue;
         cJSON *blocks = cJSON_AddArrayToObject(item, "blocks");
-        for (size_t b = 0; (block = nw_model_pack_block(f->model, i, b)) != NULL; b++)
+        for (size_t b = 0; (block = nw_model_block(f->model, i, b, name)) != NULL; b++)
             cJSON_AddItemToArray(blocks, cJSON_CreateString(block));
     }
 }

@@ -135,6 +135,10 @@ typedef struct {
 } nw_tensor_info;
 NW_API bool        nw_model_tensor(const nw_model *model, size_t index, nw_tensor_info *ret); /* false: no more */
 NW_API const char *nw_model_file(const nw_model *model, size_t index, uint64_t *ret_bytes);    /* NULL: no more */
+/* A block that a file holds, or a part of one: "encoder.3", "decoder" (its norm), "embedding", "head" (and with it the
+ * embedding, if they are tied), "other" (what the model does not run with); of packs also "cross.3". In the order of a
+ * run. Returns buf, or a string that belongs to the model; NULL: no more. */
+NW_API const char *nw_model_block(const nw_model *model, size_t file, size_t index, char buf[32]);
 
 /* What a pack says of itself: of all its tensors, used or not. Strings belong to the model. */
 typedef struct {
@@ -149,7 +153,6 @@ typedef struct {
 } nw_pack_info;
 NW_API bool        nw_model_pack_describe(const nw_model *model, nw_pack_info *ret); /* false: it is no pack */
 NW_API bool        nw_model_pack_kept(const nw_model *model, size_t tensor); /* tensor: as nw_model_tensor counts */
-NW_API const char *nw_model_pack_block(const nw_model *model, size_t file, size_t index); /* NULL: no more */
 
 /* ---- unpack ------------------------------------------------------------------------------------------------------ */
 

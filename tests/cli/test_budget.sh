@@ -50,6 +50,20 @@ done
 run info "$model" -v
 out_has '^decoder.final_layer_norm.weight  BF16 \[128\]'
 
+# Which file holds which blocks; a block that is cut stands with each of its files.
+run info "$data/goldens/flan-bf16-shards"
+expect_status 0
+sed -n '/-0000[123]-of-00003/{n;s/^ *//;p;}' "$work/out" >"$work/blocks"
+cmp -s - "$work/blocks" <<EOF || fail "$ran: $(cat "$work/blocks")"
+embedding, encoder.0 to encoder.2, decoder.0 to decoder.2
+encoder.0 to encoder.2, decoder.0 to decoder.2, decoder
+encoder.0 to encoder.2, encoder, decoder.0 to decoder.2, head
+EOF
+run info "$data/goldens/t5-v1.0-tied" --json
+expect_status 0
+blocks='"head","encoder.0","encoder.1","encoder","decoder.0","decoder.1","decoder","other"'
+tr -d ' \t\n' <"$work/out" | grep -q "\"blocks\":\[$blocks\]" || fail "$ran: blocks"
+
 run plan -m "$model" -b 64M
 expect_status 0
 out_has '^budget 64M for 512 tokens in, 256 out; smallest that works: '

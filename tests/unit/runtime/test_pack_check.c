@@ -90,6 +90,7 @@ static void test_describe(const temp_dir *dir)
     nw_error     err = {0};
     nw_pack_info p;
     uint64_t     forms = 0, stored = 0, blocks = 0;
+    char         name[32];
     make_pack("odd-sizes", pack.text, &(nw_pack_options){.type = NW_TYPE_Q8});
     NW_CHECK(nw_model_open(&(nw_model_options){.path = pack.text}, &m, &err) == NW_OK);
     check(nw_model_pack_describe(m, &p) && p.lossy && strcmp(p.name, "odd-sizes") == 0, "describe", "no lossy pack");
@@ -108,16 +109,15 @@ static void test_describe(const temp_dir *dir)
         check(!nw_model_pack_kept(m, i) || t.dims[1] % 32 != 0, t.name, "has whole blocks");
     }
     check(kept == p.kept_count, "describe", "another number keeps its type");
-    while (nw_model_pack_block(m, 0, blocks) != NULL)
+    while (nw_model_block(m, 0, blocks, name) != NULL)
         blocks++;
-    check(blocks > 4 && nw_model_pack_block(m, 1, 0) == NULL, "describe", "blocks");
+    check(blocks > 4 && nw_model_block(m, 1, 0, name) == NULL, "describe", "blocks");
     nw_model_close(m);
 
     char plain[1024];
     snprintf(plain, sizeof plain, "%s/numbers-t5", NW_TEST_DATA);
     NW_CHECK(nw_model_open(&(nw_model_options){.path = plain}, &m, &err) == NW_OK);
     check(!nw_model_pack_describe(m, &p) && p.bytes == 0 && !nw_model_pack_kept(m, 0), "describe", "no pack is one");
-    check(nw_model_pack_block(m, 0, 0) == NULL, "describe", "no pack has blocks of a shard");
     nw_model_close(m);
     temp_dir_empty(dir->path);
 }
