@@ -55,6 +55,8 @@ nw_code nw_file_scratch(const char *dir, uint64_t bytes, nw_file *ret_file, char
     const char *dirs[] = {getenv("TMPDIR"), "/var/tmp", "."};
     nw_code     rc = NW_E_IO;
     size_t      count = dir != NULL ? 1 : sizeof dirs / sizeof *dirs;
+    if (dir != NULL && dir[0] == '\0')
+        return nw_fail(err, NW_E_IO, ENOENT, "scratch file in ''");
     if (dir != NULL)
         dirs[0] = dir;
     for (size_t i = 0; i < count && rc != NW_OK; i++) {

@@ -145,7 +145,8 @@ static size_t columns_more(nw_session *s, lane *l, size_t most)
     const request *r = l->owner;
     if (r->search != NULL)
         return 0;
-    most = nw_min_size(most, r->max_new - l->count - 1);
+    size_t whole = r->ask.choice_count > 0 ? l->given_count : r->max_new;
+    most = nw_min_size(most, whole - l->count - 1);
     l->match = 0;
     return l->given_count > l->count ? nw_min_size(most, l->given_count - l->count) : guess(s, l, most);
 }

@@ -203,6 +203,42 @@ static void test_requests(void **state)
     nw_session_close(s);
 }
 
+/* Answers to judge ask for as many columns as they have tokens: the columns of this session are just enough. */
+static void test_choices_in_one_pass(void **state)
+{
+    (void)state;
+    static const uint32_t ids[] = {7, 9, 11, 13, 5, 1};
+    static const size_t   lens[] = {1, 5};
+    nw_session_options    o = usual();
+    o.max_lanes = o.max_choices = 2;
+    o.max_columns = 6;
+    nw_session *s = open_session(model, &o);
+    nw_request  q = usual_request();
+    nw_result   r = {0};
+    nw_stats    stats;
+    q.choice_ids = ids;
+    q.choice_lens = lens;
+    q.choice_count = 2;
+    assert_int_equal(nw_session_generate(s, &q, &r, &err), NW_OK);
+    nw_session_stats(s, &stats);
+    assert_int_equal(stats.tokens, 6);
+    assert_int_equal(stats.passes, 1);
+    nw_session_close(s);
+}
+
+/* A directory that is no name is said to be none. */
+static void test_scratch(void **state)
+{
+    (void)state;
+    nw_session        *session = NULL;
+    nw_session_options o = usual();
+    o.kv_on_disk = true;
+    o.scratch = "";
+    err = (nw_error){0};
+    assert_int_equal(nw_session_open(model, &o, &session, &err), NW_E_IO);
+    assert_non_null(strstr(err.msg, "scratch file in ''"));
+}
+
 /* ---- forced tokens and stop strings ---- */
 
 typedef struct {
@@ -266,9 +302,14 @@ static void test_forced_stop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_most_of_everything), cmocka_unit_test(test_settings_of_session),
-        cmocka_unit_test(test_encode_only),        cmocka_unit_test(test_unforeseen),
-        cmocka_unit_test(test_requests),           cmocka_unit_test(test_forced_stop),
+        cmocka_unit_test(test_most_of_everything),
+        cmocka_unit_test(test_settings_of_session),
+        cmocka_unit_test(test_encode_only),
+        cmocka_unit_test(test_unforeseen),
+        cmocka_unit_test(test_requests),
+        cmocka_unit_test(test_forced_stop),
+        cmocka_unit_test(test_choices_in_one_pass),
+        cmocka_unit_test(test_scratch),
     };
     return cmocka_run_group_tests(tests, open_one, close_one);
 }
