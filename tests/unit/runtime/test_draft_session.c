@@ -2,6 +2,7 @@
  * both usable after a stop in the middle of its guessing. */
 #include "answers.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 
@@ -162,13 +163,41 @@ static void test_stop(void **state)
     nw_session_close(draft);
 }
 
+/* Every few reads of a draft fail in turn: the session's requests end with the error, and both sessions are whole. */
+static void test_failing_reads(void **state)
+{
+    (void)state;
+    static const size_t order[] = {0, 1, 2};
+    nw_io_fake          fake = {.seed = 1, .fail_errno = EIO};
+    nw_hooks            hooks = {.io = &fake};
+    nw_model           *faulty = NULL;
+    answers             have;
+    uint64_t            points = 0, errors = 0;
+    assert_int_equal(nw_model_open(&(nw_model_options){.path = all.dir, .hooks = &hooks}, &faulty, &err), NW_OK);
+    nw_session_options o = usual();
+    o.pins_off = true;
+    nw_session *draft = open_session(faulty, &o), *s = open_with(draft);
+    do {
+        fake.fail_at = fake.ops_seen + 1 + points++ * 5;
+        fake.fired = false;
+        nw_code rc = answer_together(s, &all, order, vocab, &have, &err);
+        assert_true(rc == NW_OK || (rc == NW_E_IO && fake.fired)); /* what is read ahead at last nobody needs */
+        errors += rc == NW_E_IO ? 1 : 0;
+        fake.fail_at = 0;
+    } while (fake.fired);
+    assert_true(errors > 10);
+    expect_answers(s);
+    nw_session_close(s);
+    expect_answers(draft);
+    nw_session_close(draft);
+    nw_model_close(faulty);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_answers),
-        cmocka_unit_test(test_too_little_memory),
-        cmocka_unit_test(test_lent),
-        cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_same_answers), cmocka_unit_test(test_too_little_memory), cmocka_unit_test(test_lent),
+        cmocka_unit_test(test_stop),         cmocka_unit_test(test_failing_reads),
     };
     return cmocka_run_group_tests(tests, open_models, close_models);
 }
