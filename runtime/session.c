@@ -184,7 +184,7 @@ static nw_code plan_encode(const nw_session *s, const nw_encode_request *q, nw_e
     ret->mask = !q->attend_pads;
     if (q->pad_to != 0 && !(ret->mask && q->zero_pads))
         ret->pads = q->pad_to - q->count;
-    if (q->count == 0 || q->count > most || ret->pads > most - q->count) {
+    if (q->count == 0 || q->ids == NULL || q->count > most || ret->pads > most - q->count) {
         return nw_fail(err, NW_E_ARG, 0, "the input has %zu tokens; this session takes 1 to %zu", q->count + ret->pads,
                        most);
     }
@@ -193,7 +193,8 @@ static nw_code plan_encode(const nw_session *s, const nw_encode_request *q, nw_e
 
 size_t nw_encode_rows(const nw_encode_request *q)
 {
-    return q->pad_to != 0 && !q->zero_pads ? q->pad_to : q->count;
+    bool computed = q->attend_pads || !q->zero_pads;
+    return q->pad_to != 0 && computed ? q->pad_to : q->count;
 }
 
 /* How many of the requests one pass takes, and their inputs. */
@@ -245,7 +246,8 @@ nw_code nw_session_encode_many(nw_session *s, const nw_encode_request *requests,
 nw_code nw_session_encode(nw_session *s, const nw_encode_request *q, float *states, nw_error *err)
 {
     const float *made;
-    size_t       d = s->model->config.d_model, rows = nw_max_size(q->pad_to, q->count), kept = nw_encode_rows(q);
+    size_t       d = s->model->config.d_model, rows = nw_max_size(q->pad_to, q->count);
+    size_t       kept = q->zero_pads ? q->count : rows;
     nw_code      rc = nw_session_encode_many(s, q, 1, &made, err);
     if (rc != NW_OK)
         return rc;

@@ -115,8 +115,9 @@ static size_t pads_of(const embedding_style *style, size_t count)
 
 static int write_states(const embedding_style *style, const float *states, size_t rows, size_t count)
 {
-    size_t zeros = count + pads_of(style, count) - rows; /* bits of 0.0f are those of 0 */
-    int    status = tensor_file_write(style->file, states, rows * style->d_model);
+    size_t kept = style->zero_pads ? count : rows;
+    size_t zeros = count + pads_of(style, count) - kept; /* bits of 0.0f are those of 0 */
+    int    status = tensor_file_write(style->file, states, kept * style->d_model);
     return status == -1 ? write_repeated(style->file, 0, (uint64_t)zeros * style->d_model) : status;
 }
 

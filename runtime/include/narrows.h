@@ -581,7 +581,8 @@ NW_API size_t nw_encode_rows(const nw_encode_request *request);
 
 /* Several inputs in one pass over the encoder, each with the bits that it has alone, and without a copy: *ret_states
  * [rows, d_model] are where they were made, until the session's next pass; nw_encode_rows of each request, one behind
- * the other, in all at most max_encode_tokens. `more` is the last one's.
+ * the other, in all at most max_encode_tokens. Pads that are attended and zero have the rows that were computed. `more`
+ * is the last one's.
  * Errors  as nw_session_encode; NW_E_ARG: more than 256 inputs or max_encode_tokens. */
 NW_API NW_MUST_USE nw_code nw_session_encode_many(nw_session *session, const nw_encode_request *requests, size_t n,
                                                   const float **ret_states, nw_error *err);

@@ -95,6 +95,18 @@ npy_has "$work/lines.npy" "'shape': (3,20,128)"
 data "$work/lines.safetensors" | head -c 30720 >"$work/want-lines"
 npy_data "$work/lines.npy" >"$work/have"
 same "$work/want-lines" "$work/have"
+# However pads are treated, each line has what it has alone.
+for options in '' '--zero-pad' '--mask off' '--mask off --zero-pad'; do
+    ok --lines -f "$work/lines" --pad-to 20 $options -o "$work/together.npy"
+    : >"$work/alone"
+    while IFS= read -r line; do
+        rm -f "$work/line.npy"
+        ok --pad-to 20 $options -o "$work/line.npy" -- "$line"
+        npy_data "$work/line.npy" >>"$work/alone"
+    done <"$work/lines"
+    npy_data "$work/together.npy" | cmp -s - "$work/alone" || fail "--pad-to 20 $options: other states in lines"
+    rm -f "$work/together.npy"
+done
 ok --lines -f "$work/lines" -o "$work/each.safetensors"
 header_has "$work/each.safetensors" '"states.0":{"dtype":"F32","shape":[19,128],'
 header_has "$work/each.safetensors" '"states.1":{"dtype":"F32","shape":[1,128],'
