@@ -415,10 +415,15 @@ static nw_finish beam_finish(const request *r, const uint32_t *ids, size_t count
 static void end_search(nw_session *s, request *r)
 {
     size_t  returned = r->processors.settings->num_return_sequences;
-    double *logprobs = lane_of(s, r, 0)->logprobs;
+    lane   *first = lane_of(s, r, 0);
+    double *logprobs = first->logprobs;
     for (size_t i = 0; i < returned && r->ask.on_sequence != NULL; i++) {
         const float *worth;
-        nw_sequence  q = {.request = r->id, .sequence = i, .last = i + 1 == returned};
+        nw_sequence  q = {.request = r->id,
+                          .sequence = i,
+                          .ids = first->ids, /* none of them, if there are fewer hypotheses */
+                          .score = (double)NAN,
+                          .last = i + 1 == returned};
         uint64_t     id = r->id;
         if (!nw_beam_result(r->search, i, &q.ids, &worth, &q.count, &q.score) || q.count == 0)
             q.count = 0;

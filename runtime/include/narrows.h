@@ -490,7 +490,7 @@ typedef struct {
     size_t          sequence; /* of beams 0 is the best; otherwise as nw_token */
     const uint32_t *ids;      /* [count], end token included; lives during the call */
     const double   *logprobs; /* [count], by the raw logits; NULL unless asked for */
-    size_t          count;
+    size_t          count;    /* 0: processors left nothing for so many beams */
     double          score; /* of a beam: its log-probabilities' sum / count^length_penalty; otherwise NaN */
     nw_finish       finish;
     bool            last; /* the request is done */

@@ -226,6 +226,37 @@ static void test_choices_in_one_pass(void **state)
     nw_session_close(s);
 }
 
+/* Processors may leave less to choose than beams are asked for: what is missing is empty, and has no score. */
+static void see_beam(void *user, const nw_sequence *q)
+{
+    size_t *seen = user;
+    assert_int_equal(q->sequence, *seen);
+    assert_int_equal(q->count, q->sequence == 0 ? 1 : 0);
+    assert_true(q->ids != NULL && (q->sequence == 0) == (q->score <= 0));
+    (*seen)++;
+}
+
+static void test_fewer_beams(void **state)
+{
+    (void)state;
+    nw_generation_settings g = settings_of_model();
+    nw_session_options     o = usual();
+    g.num_beams = g.num_return_sequences = 3;
+    g.forced_bos_token_id = g.eos_token_id.ids[0];
+    o.generation = &g;
+    o.max_lanes = 3;
+    size_t      seen = 0;
+    nw_session *s = open_session(model, &o);
+    nw_request  q = usual_request();
+    nw_result   r = {0};
+    q.settings = &g;
+    q.on_sequence = see_beam;
+    q.user = &seen;
+    assert_int_equal(nw_session_generate(s, &q, &r, &err), NW_OK);
+    assert_true(seen == 3 && r.count == 1);
+    nw_session_close(s);
+}
+
 /* A directory that is no name is said to be none. */
 static void test_scratch(void **state)
 {
@@ -310,6 +341,7 @@ int main(void)
         cmocka_unit_test(test_forced_stop),
         cmocka_unit_test(test_choices_in_one_pass),
         cmocka_unit_test(test_scratch),
+        cmocka_unit_test(test_fewer_beams),
     };
     return cmocka_run_group_tests(tests, open_one, close_one);
 }
