@@ -102,6 +102,8 @@ static nw_code check_settings(const nw_session *s, const nw_generation_settings 
     unfit |= (g->do_sample || nw_processors_active(&p)) && !shape->processed && g->num_beams < 2;
     if (unfit || (g->stop_strings.count > 0 && !shape->stops))
         return nw_fail(err, NW_E_ARG, 0, "these settings ask for more than the session was opened for");
+    if (g->stop_strings.count > 0 && s->model->pieces == NULL)
+        return nw_fail(err, NW_E_TOKENIZER, 0, "stop strings need the model's tokenizer");
     return NW_OK;
 }
 

@@ -525,7 +525,7 @@ typedef struct {
 
 /* Takes a request in; it starts with the next step that has a lane free.
  * Errors  NW_E_ARG (ids out of range, empty input, longer than the session's maxima; the session encodes only);
- *         NW_E_MEMORY: too many wait. */
+ *         NW_E_MEMORY: too many wait; NW_E_TOKENIZER: stop strings, and answers are ids only. */
 NW_API NW_MUST_USE nw_code nw_session_submit(nw_session *session, const nw_request *request, uint64_t *ret_id,
                                              nw_error *err);
 

@@ -257,6 +257,24 @@ static void test_fewer_beams(void **state)
     nw_session_close(s);
 }
 
+/* Without a tokenizer no stop string would ever be seen. */
+static void test_stop_without_text(void **state)
+{
+    (void)state;
+    nw_generation_settings g = settings_of_model();
+    nw_session_options     o = usual();
+    uint64_t               id;
+    g.stop_strings.count = 1;
+    g.stop_strings.lens[0] = 1;
+    g.stop_strings.text[0][0] = '.';
+    o.generation = &g;
+    nw_session *s = open_session(model, &o);
+    nw_request  q = usual_request();
+    q.settings = &g;
+    assert_int_equal(nw_session_submit(s, &q, &id, &err), NW_E_TOKENIZER);
+    nw_session_close(s);
+}
+
 /* A directory that is no name is said to be none. */
 static void test_scratch(void **state)
 {
@@ -342,6 +360,7 @@ int main(void)
         cmocka_unit_test(test_choices_in_one_pass),
         cmocka_unit_test(test_scratch),
         cmocka_unit_test(test_fewer_beams),
+        cmocka_unit_test(test_stop_without_text),
     };
     return cmocka_run_group_tests(tests, open_one, close_one);
 }
