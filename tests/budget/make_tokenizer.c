@@ -1,6 +1,7 @@
-/* make_tokenizer: writes a sentencepiece model of so many made-up pieces (tests/support/make_spiece.h).
+/* make_tokenizer: writes a sentencepiece model of so many made-up pieces (tests/support/make_spiece.h); with `madlad`
+ * one in the manner of MADLAD-400, with a piece for each language and byte fallback.
  *
- *   make_tokenizer PIECES FILE
+ *   make_tokenizer PIECES FILE [madlad]
  */
 #include "make_spiece.h"
 
@@ -11,17 +12,19 @@
 
 int main(int argc, char **argv)
 {
-    unsigned long pieces = argc == 3 ? strtoul(argv[1], NULL, 10) : 0;
-    if (pieces < MAKE_SPIECE_PIECES_MIN || pieces > 4000000) {
-        fputs("usage: make_tokenizer PIECES FILE\n", stderr);
+    bool          madlad = argc == 4 && strcmp(argv[3], "madlad") == 0;
+    unsigned long pieces = argc == (madlad ? 4 : 3) ? strtoul(argv[1], NULL, 10) : 0;
+    if (pieces < (madlad ? MAKE_SPIECE_MADLAD_MIN : MAKE_SPIECE_PIECES_MIN) || pieces > 4000000) {
+        fputs("usage: make_tokenizer PIECES FILE [madlad]\n", stderr);
         return 2;
     }
-    size_t len = make_spiece(NULL, 0, (uint32_t)pieces);
+    size_t (*write)(void *, size_t, uint32_t) = madlad ? make_spiece_madlad : make_spiece;
+    size_t len = write(NULL, 0, (uint32_t)pieces);
     void  *bytes = malloc(len);
     FILE  *file = fopen(argv[2], "wb");
     bool   good = bytes != NULL && file != NULL;
     if (good)
-        good = make_spiece(bytes, len, (uint32_t)pieces) == len && fwrite(bytes, 1, len, file) == len;
+        good = write(bytes, len, (uint32_t)pieces) == len && fwrite(bytes, 1, len, file) == len;
     if (file != NULL)
         good = fclose(file) == 0 && good;
     if (!good)
