@@ -30,4 +30,19 @@ done
 run_suite -m no-such-shape
 expect_status 1
 err_has 'no-such-shape'
+
+# benchmarks/generation.sh: the figures of each pair, and mistakes.
+generation() {
+    sh "$data/../../benchmarks/generation.sh" -B "$build" "$@" <"/dev/null" >"$work/out" 2>"$work/err"
+    status=$?
+    ran="generation.sh $*"
+}
+generation -p lanes -m "$model" -b 64M -i 4 -n 4 -r 1
+expect_status 0
+out_has '^tokens a second while decoding  *lanes-16 [0-9.e+]*, lanes-1 [0-9.e+]*: [0-9.]*$'
+out_has '^seconds of a pass  *beams-4 [0-9.e-]*, lanes-1 [0-9.e-]*: [0-9.]*$'
+for mistake in '-p walk' '-r x' '-m' 'more'; do
+    generation $mistake
+    expect_status 2
+done
 finish
