@@ -457,29 +457,29 @@ static nw_tile tile_of(const nw_window *w, nw_step step, const unsigned char *by
                      .data = bytes + nw_model_extent(w->model, step).skip};
 }
 
-/* The pin of a tile that is in it for good, and whose strips are multiplied from there as they are; else NULL. */
-static const nw_pin *settled_pin(const nw_window *w, nw_visit v)
+/* The pin of a tile that is in it for good, and whose strips are multiplied from there as they are, and its shape; else
+ * NULL. */
+static const nw_pin *settled_pin(const nw_window *w, nw_visit v, nw_pin_shape *ret_shape)
 {
     const nw_pin *pin = pin_of(w, v);
     bool          there = pin != NULL && pin->state == NW_SLOT_READY && pin->visited && !pin->in_slot && !pin->unfit;
     if (!there)
         return NULL;
-    bool restored = nw_checkpoint_pack(w->model->checkpoint) != NULL &&
-                    nw_window_pin_shape(w, nw_window_step(w, v)).form == NW_PINS_STORED;
+    *ret_shape = nw_window_pin_shape(w, nw_window_step(w, v));
+    bool restored = ret_shape->form == NW_PINS_STORED && nw_checkpoint_pack(w->model->checkpoint) != NULL;
     return restored ? NULL : pin;
 }
 
 /* The strips of a settled pin lie there one behind the other. */
-static void make_ready(const nw_window *w, const nw_pin *pin, nw_tile *t)
+static void make_ready(const nw_window *w, const nw_pin *pin, const nw_pin_shape *shape, nw_tile *t)
 {
     const nw_place *place = &w->model->places[t->tensor];
-    nw_pin_shape    shape = nw_window_pin_shape(w, (nw_step){.tensor = t->tensor, .tile = t->tile});
-    if (shape.form == NW_PINS_STORED) {
+    if (shape->form == NW_PINS_STORED) {
         t->ready = (nw_rows){.dtype = place->tensor->dtype, .data = t->data};
         t->ready_stride = (size_t)(t->strip_rows * place->row_bytes);
     } else {
-        t->ready = nw_pin_rows(&shape, 0, w->parts->region + pin->at);
-        t->ready_stride = shape.stride;
+        t->ready = nw_pin_rows(shape, 0, w->parts->region + pin->at);
+        t->ready_stride = shape->stride;
     }
 }
 
@@ -512,24 +512,26 @@ nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile 
     w->in_use = true;
 
     *ret = tile_of(w, step, bytes);
-    if (settled_pin(w, w->at) != NULL)
-        make_ready(w, pin, ret);
+    nw_pin_shape shape;
+    if (settled_pin(w, w->at, &shape) != NULL)
+        make_ready(w, pin, &shape, ret);
     return NW_OK;
 }
 
 size_t nw_window_more(nw_window *w, size_t most, size_t multiple, nw_tile *ret)
 {
-    size_t   count = 0;
-    nw_visit v = {.pass = w->at.pass, .step = w->at.step + 1};
+    size_t       count = 0;
+    nw_visit     v = {.pass = w->at.pass, .step = w->at.step + 1};
+    nw_pin_shape shape;
     NW_CHECK(w->in_use && w->more == 0);
-    if (settled_pin(w, w->at) == NULL)
+    if (settled_pin(w, w->at, &shape) == NULL)
         return 0;
     for (; count < most && v.step < w->model->step_count[v.pass] && !nw_window_is_kv(w, v); v.step++) {
-        const nw_pin *pin = settled_pin(w, v);
+        const nw_pin *pin = settled_pin(w, v, &shape);
         if (pin == NULL)
             break;
         ret[count] = tile_of(w, nw_window_step(w, v), w->parts->region + pin->at);
-        make_ready(w, pin, &ret[count]);
+        make_ready(w, pin, &shape, &ret[count]);
         count++;
     }
     w->more = (count + 1) / multiple * multiple;
@@ -545,18 +547,15 @@ bool nw_window_fills_pin(const nw_window *w)
 
 bool nw_window_strip(nw_window *w, const nw_tile *tile, size_t strip, size_t worker, nw_rows *ret)
 {
-    nw_step        step = {.tensor = tile->tensor, .tile = tile->tile};
-    nw_pin        *pin = w->pin;
-    unsigned char *place = pin != NULL ? w->parts->region + pin->at : NULL;
-    if (pin != NULL && !pin->in_slot && w->pin_shape.form != NW_PINS_STORED) {
-        *ret = nw_pin_rows(&w->pin_shape, strip, place);
-        return true;
-    }
+    nw_step step = {.tensor = tile->tensor, .tile = tile->tile};
+    nw_pin *pin = w->pin;
+    /* A pin that has another form than what is stored was settled when it was filled, and its tile ready. */
+    NW_CHECK(pin == NULL || pin->in_slot || w->pin_shape.form == NW_PINS_STORED);
     if (!nw_restore_strip(&w->parts->restore, step, (uint32_t)strip, tile->data, w->fresh, worker, ret))
         return false;
     size_t rows = (size_t)nw_min_u64(tile->strip_rows, tile->rows - strip * tile->strip_rows);
     if (pin != NULL && pin->in_slot &&
-        !nw_pin_fill(&w->pin_shape, w->kernels, strip, rows, (size_t)tile->cols, place, ret))
+        !nw_pin_fill(&w->pin_shape, w->kernels, strip, rows, (size_t)tile->cols, w->parts->region + pin->at, ret))
         atomic_store_explicit(&w->misfit, true, memory_order_relaxed);
     return true;
 }

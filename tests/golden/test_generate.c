@@ -6,6 +6,7 @@
  *   test_generate [case...]    with the entries of these
  */
 #include "golden.h"
+#include "golden_check.h"
 #include "logits_tree.h"
 
 #include "base/generation_parse.h"
@@ -14,7 +15,6 @@
 
 #include <math.h>
 
-#define TOLERANCE 1e-4
 #define WARPED_TOLERANCE 1e-5
 
 enum { LENGTH_MAX = 256 };
@@ -43,22 +43,7 @@ enum { ENTRIES_STEP = 16 };
 enum { ENTRIES_STEP = 8 };
 #endif
 
-static unsigned failures, checks;
-static double   worst, worst_warped;
-
-static void check(bool ok, const char *name, const char *what, size_t index)
-{
-    checks++;
-    if (!ok && failures++ < 20)
-        printf("FAILED %s: %s %zu\n", name, what, index);
-}
-
-static void check_near(double have, double want, const char *name, const char *what, size_t index)
-{
-    double d = fabs(have - want);
-    worst = d > worst || d != d ? d : worst;
-    check(d <= TOLERANCE, name, what, index);
-}
+static double worst_warped;
 
 /* The settings of an entry, by the parser of generation_config.json. */
 static nw_generation_settings settings_of(const cJSON *e, const nw_model_info *info)

@@ -6,12 +6,11 @@
  */
 #include "bare_weights.h"
 #include "golden.h"
+#include "golden_check.h"
 #include "narrows.h"
 
 #include <math.h>
 
-/* The reference's own two versions differ by up to 2e-5 (goldens/README.md). */
-#define TOLERANCE 1e-4
 
 static const char *const cases[] = {
     "t5-v1.0-tied", "t5-v1.1", "flan-bf16-shards", "flan-f16",  "mt5",  "umt5",    "byt5",
@@ -33,14 +32,6 @@ static const char *kernels;
 static bool        inferred, repacked, packed;
 static nw_compress compress; /* of packs */
 static unsigned    failures, checks;
-static double      worst;
-
-static void check(bool ok, const char *name, const char *what, size_t index)
-{
-    checks++;
-    if (!ok && failures++ < 20)
-        printf("FAILED %s: %s %zu\n", name, what, index);
-}
 
 static void check_floats(const char *name, const char *what, size_t index, const float *have, const float *want,
                          size_t n)
