@@ -6,7 +6,9 @@
  * lane of a row is the contract (model/kernels.h), so rows side by side are what hides the latency of the additions.
  *
  * Prefetching is what makes a form faster than plain weights: without it, waiting for memory and decoding take turns.
- * As rows follow each other without a gap in each plane, it goes in the order of addresses. */
+ * One column is multiplied in sections, each a stream of its own, as in kernels.inc.h, but for q4, of which so little
+ * is fetched that the arithmetic is the limit. Otherwise, as rows follow each other without a gap in each plane,
+ * fetching goes in the order of addresses. */
 #include "forms.h"
 #include "wide.inc.h"
 
@@ -19,7 +21,8 @@ typedef struct {
     const uint8_t *escapes;     /* slim: of the whole strip */
     size_t         raw_row, codes_row;
     size_t         rows, k;
-    bool           gaps; /* rows do not follow each other: nothing is fetched ahead */
+    size_t         apart; /* each row of a tile lies so many rows behind the one before: 1, or it is one of a section */
+    bool           gaps;  /* rows do not follow each other: nothing is fetched ahead */
     form_constants constants;
 } form_rows;
 
@@ -58,7 +61,7 @@ LANES_INLINE void form_group(form f, v16 w[4], form_at *at, const form_constants
 /* The start of row r of a tile; a row that is missing is a copy of the first. */
 LANES_INLINE form_at form_row(form f, const form_rows *t, size_t r)
 {
-    size_t  row = r < t->rows ? r : 0;
+    size_t  row = r < t->rows ? r * t->apart : 0;
     form_at at = {t->raw + row * t->raw_row, t->codes + row * t->codes_row, t->escapes};
     if (form_code_bytes(f) > 0)
         at.escapes += nw_slim_u32(t->first, 4 * row);
@@ -86,6 +89,18 @@ LANES_INLINE void form_look_ahead(form f, size_t rows, const form_rows *t, size_
     form_fetch((uintptr_t)t->raw + ahead + g * rows * raw, rows * raw, near);
     if (codes > 0)
         form_fetch((uintptr_t)t->codes + ahead * codes / 64 + g * rows * codes, rows * codes, near);
+}
+
+/* What sections take FORM_NEAR_BYTES later, of the raw plane. */
+LANES_INLINE void form_look_ahead_sections(form f, size_t rows, const form_at at[FORM_ROWS])
+{
+    size_t codes = form_code_bytes(f);
+    LANES_UNROLL
+    for (size_t r = 0; r < rows; r++) {
+        form_fetch((uintptr_t)at[r].raw + FORM_NEAR_BYTES, form_raw_bytes(f), true);
+        if (codes > 0)
+            form_fetch((uintptr_t)at[r].codes + FORM_NEAR_BYTES * codes / 64, codes, true);
+    }
 }
 
 /* One group of every row, of which `part` weights are there; whole vectors without any are skipped. */
@@ -136,7 +151,9 @@ LANES_INLINE void form_tile(form f, size_t rows, size_t cols, float *y, size_t l
 
     size_t group = 16 * form_vectors(f), i = 0, k = t->k;
     for (size_t g = 0; k - i >= group; i += group, g++) {
-        if (!t->gaps) {
+        if (cols == 1 && t->apart > 1) {
+            form_look_ahead_sections(f, rows, at);
+        } else if (!t->gaps) {
             form_look_ahead(f, rows, t, g, FORM_NEAR_BYTES, true);
             form_look_ahead(f, rows, t, g, FORM_FAR_BYTES, false);
         }
@@ -152,8 +169,13 @@ LANES_INLINE void form_tile(form f, size_t rows, size_t cols, float *y, size_t l
         v16_sum4(out + s, sum[s], sum[nw_min_size(s + 1, last)], sum[nw_min_size(s + 2, last)],
                  sum[nw_min_size(s + 3, last)]);
     LANES_UNROLL
-    for (size_t c = 0; c < cols; c++)
-        memcpy(y + c * ldy, out + c * rows, nw_min_size(t->rows, rows) * sizeof y[0]);
+    for (size_t c = 0; c < cols; c++) {
+        LANES_UNROLL
+        for (size_t r = 0; r < rows; r++) {
+            if (r < t->rows)
+                y[c * ldy + r * t->apart] = out[c * rows + r];
+        }
+    }
 }
 
 /* One function per form and number of columns. */
@@ -218,6 +240,25 @@ FORM_DECODE(FORM_SLIM4)
 FORM_DECODE(FORM_Q8)
 FORM_DECODE(FORM_Q4)
 
+LANES_INLINE void form_advance(form_rows *t, size_t rows)
+{
+    t->raw += rows * t->raw_row;
+    t->codes += rows * t->codes_row;
+    t->first += 4 * rows;
+}
+
+/* One column by as many rows as sections of equal length hold. Returns how many those are. */
+static size_t form_multiply_sections(form f, float *y, const float *x, form_rows t, size_t rows)
+{
+    t.rows = FORM_ROWS_ONE;
+    t.apart = rows / FORM_ROWS_ONE;
+    for (size_t r = 0; r < t.apart; r++) {
+        form_functions[f][0](y + r, 0, x, 0, &t);
+        form_advance(&t, 1);
+    }
+    return t.apart * FORM_ROWS_ONE;
+}
+
 /* All rows from t on, `rows` of them. */
 static void form_matmul(form f, float *y, size_t ldy, const float *x, size_t ldx, size_t cols, form_rows t, size_t rows)
 {
@@ -240,12 +281,12 @@ static void form_matmul(form f, float *y, size_t ldy, const float *x, size_t ldx
         return;
     }
     size_t step = cols == 1 ? FORM_ROWS_ONE : FORM_ROWS_MORE;
-    for (size_t r = 0; r < rows; r += step) {
+    size_t done = cols == 1 && !t.gaps && f != FORM_Q4 ? form_multiply_sections(f, y, x, t, rows) : 0;
+    form_advance(&t, done);
+    for (size_t r = done; r < rows; r += step) {
         t.rows = nw_min_size(step, rows - r);
         form_functions[f][cols - 1](y + r, ldy, x, ldx, &t);
-        t.raw += step * t.raw_row;
-        t.codes += step * t.codes_row;
-        t.first += 4 * step;
+        form_advance(&t, step);
     }
 }
 
@@ -267,6 +308,7 @@ static form_rows slim_rows(const void *strip, size_t first_row, size_t rows)
         .raw_row = l.raw_row,
         .codes_row = l.codes_row,
         .k = k,
+        .apart = 1,
         .constants = slim_constants(width == 3 ? FORM_SLIM3 : FORM_SLIM4, in + NW_SLIM_TABLE),
     };
 }
@@ -282,6 +324,7 @@ static form_rows quant_rows(form f, const void *w, size_t ldw, size_t k)
         .escapes = none,
         .raw_row = ldw / NW_QUANT_BLOCK * form_raw_bytes(f),
         .k = k,
+        .apart = 1,
         .gaps = ldw != k,
         .constants = quant_constants(),
     };

@@ -13,22 +13,27 @@
 
 /* ---- matrix product ---------------------------------------------------------------------------------------------- */
 
-/* Weights are fetched one tile ahead of their use, or as many tiles as make up AHEAD_BYTES, which cover the latency of
- * memory (100 ns at 40 GB/s). Where rows follow each other without a gap they are fetched in the order of their
- * addresses and not row beside row: memory and its own prefetchers are then as fast as for one plain stream
- * (measured: 1.5 to 2 times faster for one column). They go to the second cache; to the first one if this tile and the
- * next both fit there beside one column. */
+/* Where weights are fetched from while others are multiplied.
+ *
+ * One column is over as soon as its weights are there. So the rows of a tile lie far apart, one in each of
+ * TILE_ROWS_ONE sections of the strip, and each section is fetched as a stream of its own, STREAM_AHEAD_BYTES before it
+ * is used, into the first cache: while the first line of one stream's next page waits for its translation, the others
+ * go on (measured with 2.9 GB of bf16: 5 to 8 % faster than one stream).
+ *
+ * Several columns stay on a tile for longer, and each group of them wants it in the second cache. Its rows are
+ * neighbours, fetched one tile ahead of their use, or as many tiles as make up AHEAD_BYTES, which cover the latency of
+ * memory (100 ns at 40 GB/s): in the order of their addresses where rows follow each other without a gap, else row
+ * beside row. */
+#define STREAM_AHEAD_BYTES ((size_t)1024)
 #define AHEAD_BYTES ((size_t)4096)
-#define NEAR_BYTES_MAX ((size_t)16384)
 #define CACHE_LINE_BYTES ((size_t)64)
 
-/* The rows that one tile works on, and what it fetches when it is at element i: for each of its rows r, what 32
- * elements take at w + ahead + i * ahead_per_element + r * ahead_per_row. */
+/* The rows that one tile works on, each `apart` rows behind the one before, and what it fetches when it is at element
+ * i: for each of its rows r, what 32 elements take at w + ahead + i * ahead_per_element + r * ahead_per_row. */
 typedef struct {
     const unsigned char *w;
-    size_t               row_bytes, rows, k;
+    size_t               row_bytes, rows, apart, k;
     size_t               ahead, ahead_per_element, ahead_per_row;
-    bool                 near;
 } tile_rows;
 
 LANES_INLINE size_t weight_bytes(nw_dtype d)
@@ -93,14 +98,14 @@ LANES_INLINE void tile(nw_dtype d, size_t rows, size_t cols, float *y, size_t ld
         sum[s] = v16_set(0);
     LANES_UNROLL
     for (size_t r = 0; r < rows; r++)
-        w[r] = r < t->rows ? t->w + r * t->row_bytes : t->w;
+        w[r] = r < t->rows ? t->w + r * t->apart * t->row_bytes : t->w;
     LANES_UNROLL
     for (size_t c = 0; c < cols; c++)
         column[c] = x + c * ldx;
 
     size_t i = 0, k = t->k;
     for (; k - i >= 32; i += 32) {
-        tile_fetch(d, rows, t, i, cols == 1 && t->near);
+        tile_fetch(d, rows, t, i, cols == 1);
         tile_step(d, rows, cols, sum, w, column, i, 16);
         tile_step(d, rows, cols, sum, w, column, i + 16, 16);
     }
@@ -119,10 +124,11 @@ LANES_INLINE void tile(nw_dtype d, size_t rows, size_t cols, float *y, size_t ld
                  sum[nw_min_size(s + 3, last)]);
     LANES_UNROLL
     for (size_t c = 0; c < cols; c++) {
-        if (t->rows == rows)
-            memcpy(y + c * ldy, out + c * rows, rows * sizeof y[0]);
-        else
-            memcpy(y + c * ldy, out + c * rows, t->rows * sizeof y[0]);
+        LANES_UNROLL
+        for (size_t r = 0; r < rows; r++) {
+            if (r < t->rows)
+                y[c * ldy + r * t->apart] = out[c * rows + r];
+        }
     }
 }
 
@@ -151,7 +157,26 @@ static void tile_look_ahead(tile_rows *t, nw_dtype d, size_t rows)
     t->ahead = tiles * rows * t->row_bytes;
     t->ahead_per_element = gaps ? weight_bytes(d) : rows * weight_bytes(d);
     t->ahead_per_row = gaps ? t->row_bytes : 32 * weight_bytes(d);
-    t->near = used_bytes <= NEAR_BYTES_MAX;
+}
+
+/* One column by rows without gaps. Returns how many rows are done: all but the few that sections of equal length leave.
+ */
+LANES_INLINE size_t multiply_sections(nw_dtype d, float *y, const float *x, const unsigned char *w, size_t rows,
+                                      size_t k)
+{
+    size_t    section = rows / TILE_ROWS_ONE, row_bytes = k * weight_bytes(d);
+    tile_rows t = {.row_bytes = row_bytes,
+                   .rows = TILE_ROWS_ONE,
+                   .apart = section,
+                   .k = k,
+                   .ahead = STREAM_AHEAD_BYTES,
+                   .ahead_per_element = weight_bytes(d),
+                   .ahead_per_row = section * row_bytes};
+    for (size_t r = 0; r < section; r++) {
+        t.w = w + r * row_bytes;
+        tile_functions[d][0](y + r, 0, x, 0, &t);
+    }
+    return section * TILE_ROWS_ONE;
 }
 
 /* Where wide() takes its weights from. */
@@ -215,9 +240,10 @@ LANES_INLINE void matmul(nw_dtype d, float *y, size_t ldy, const float *x, size_
     }
     size_t    step = cols == 1 ? TILE_ROWS_ONE : TILE_ROWS;
     size_t    groups = (cols + TILE_COLS - 1) / TILE_COLS;
-    tile_rows t = {.row_bytes = ldw * weight_bytes(d), .k = k};
+    size_t    done = cols == 1 && ldw == k ? multiply_sections(d, y, x, w, rows, k) : 0;
+    tile_rows t = {.row_bytes = ldw * weight_bytes(d), .apart = 1, .k = k};
     tile_look_ahead(&t, d, step);
-    for (size_t r = 0; r < rows; r += step) {
+    for (size_t r = done; r < rows; r += step) {
         t.w = (const unsigned char *)w + r * t.row_bytes;
         t.rows = nw_min_size(step, rows - r);
         /* Weights without gaps go on in the next strip of the tile; the rows of one head end here. */
