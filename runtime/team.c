@@ -1,27 +1,39 @@
-/* One 64-bit word holds the job's number, its number of pieces and the next piece to claim. A worker that claims a
- * piece with compare-and-swap has thereby proved that the job is still the one it saw: the caller cannot return, and so
- * cannot set up another job, before that piece is done. So a worker that wakes late needs no farewell: its stale claim
- * just fails. */
+/* A job's pieces are dealt out as one run of neighbours for each worker, so that each reads memory as one stream: what
+ * it prefetches past a strip's end is then its own next strip. Who has finished its run takes pieces from the ends of
+ * others'.
+ *
+ * One 64-bit word for each worker holds the job's number and what is left of its run. A worker that takes a piece with
+ * compare-and-swap has thereby proved that the job is still the one it saw: the caller cannot return, and so cannot set
+ * up another job, before that piece is done. So a worker that wakes late needs no farewell: it finds nothing to take,
+ * or pieces of the next job. */
 #include "team.h"
+
+#include "system.h"
 
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 
-enum { PIECE_BITS = 21, SPINS_BEFORE_SLEEP = 400, SPINS_BEFORE_YIELD = 20000 };
+/* Waking a thread takes some ten microseconds, a tenth of a typical job. So a worker spins while it waits for as long
+ * as a session takes between two products, but only if its last waits were that short: a session that waits for its
+ * disk would have it spin in vain. A pause is about 50 ns. */
+enum { PIECE_BITS = 21, SPINS_SHORT = 400, SPINS_LONG = 8000, SPINS_BEFORE_YIELD = 20000 };
+#define SHORT_WAIT 200e-6 /* seconds */
 #define PIECE_MASK (((uint64_t)1 << PIECE_BITS) - 1)
 
 typedef struct {
-    nw_workers *team;
-    size_t      index;
-    pthread_t   thread;
+    nw_workers      *team;
+    size_t           index;
+    pthread_t        thread;
+    _Atomic uint64_t run;       /* job << 42 | end << 21 | next: its pieces that nobody has taken */
+    char             apart[96]; /* from the next one's, in another cache line */
 } worker;
 
 struct nw_workers {
     nw_memory       *mem;
     size_t           count, started; /* started: threads that run, not counting the caller's */
-    _Atomic uint64_t claim;          /* job << 42 | pieces << 21 | next piece */
+    _Atomic uint64_t job;            /* number of the last one; written after everything else of it */
     _Atomic uint64_t remaining;      /* pieces not done yet */
     _Atomic uint32_t sleepers;
     atomic_bool      closing;
@@ -41,29 +53,46 @@ static void pause_briefly(void)
 #endif
 }
 
-static bool has_piece(uint64_t claim)
+/* Takes the first piece of a run, or the last one. */
+static bool take(_Atomic uint64_t *run, bool first, size_t *ret_piece)
 {
-    return (claim & PIECE_MASK) < ((claim >> PIECE_BITS) & PIECE_MASK);
-}
-
-/* Works on the current job until no piece is left to claim. */
-static void work(nw_workers *t, size_t index)
-{
-    uint64_t claim = atomic_load(&t->claim);
-    while (has_piece(claim)) {
-        if (!atomic_compare_exchange_weak(&t->claim, &claim, claim + 1))
-            continue;
-        t->fn(t->ctx, (size_t)(claim & PIECE_MASK), index);
-        atomic_fetch_sub(&t->remaining, 1);
-        claim = atomic_load(&t->claim);
+    uint64_t left = atomic_load(run);
+    for (;;) {
+        uint64_t next = left & PIECE_MASK, end = left >> PIECE_BITS & PIECE_MASK;
+        if (next >= end)
+            return false;
+        *ret_piece = (size_t)(first ? next : end - 1);
+        if (atomic_compare_exchange_weak(run, &left, first ? left + 1 : left - ((uint64_t)1 << PIECE_BITS)))
+            return true;
     }
 }
 
-static void sleep_until_work(nw_workers *t)
+static bool take_any(nw_workers *t, size_t index, size_t *ret_piece)
+{
+    if (take(&t->workers[index].run, true, ret_piece))
+        return true;
+    for (size_t i = 1; i < t->count; i++) {
+        if (take(&t->workers[(index + i) % t->count].run, false, ret_piece))
+            return true;
+    }
+    return false;
+}
+
+/* Works on the current job until no piece is left to take. */
+static void work(nw_workers *t, size_t index)
+{
+    size_t piece;
+    while (take_any(t, index, &piece)) {
+        t->fn(t->ctx, piece, index);
+        atomic_fetch_sub(&t->remaining, 1);
+    }
+}
+
+static void sleep_until_job(nw_workers *t, uint64_t seen)
 {
     pthread_mutex_lock(&t->lock);
     atomic_fetch_add(&t->sleepers, 1); /* before looking again: the caller publishes first and then looks at sleepers */
-    while (!has_piece(atomic_load(&t->claim)) && !atomic_load(&t->closing))
+    while (atomic_load(&t->job) == seen && !atomic_load(&t->closing))
         pthread_cond_wait(&t->wake, &t->lock);
     atomic_fetch_sub(&t->sleepers, 1);
     pthread_mutex_unlock(&t->lock);
@@ -73,22 +102,30 @@ static void *worker_main(void *arg)
 {
     worker     *w = arg;
     nw_workers *t = w->team;
+    uint64_t    seen = 0;
+    double      since = nw_system_seconds(), usual = 0; /* how long it usually waits */
     unsigned    spins = 0;
     while (!atomic_load(&t->closing)) {
-        if (has_piece(atomic_load(&t->claim))) {
+        uint64_t job = atomic_load(&t->job);
+        if (job != seen) {
+            usual += (nw_system_seconds() - since - usual) / 4;
+            seen = job;
             work(t, w->index);
+            since = nw_system_seconds();
             spins = 0;
-        } else if (++spins < SPINS_BEFORE_SLEEP) {
+        } else if (++spins < (usual < SHORT_WAIT ? SPINS_LONG : SPINS_SHORT)) {
             pause_briefly();
         } else {
-            sleep_until_work(t);
-            spins = 0;
+            sleep_until_job(t, seen);
         }
     }
     return NULL;
 }
 
-static size_t team_bytes(size_t count) { return sizeof(nw_workers) + count * sizeof(worker); }
+static size_t team_bytes(size_t count)
+{
+    return sizeof(nw_workers) + count * sizeof(worker);
+}
 
 static nw_code start_threads(nw_workers *t, nw_error *err)
 {
@@ -142,7 +179,10 @@ nw_workers *nw_workers_close(nw_workers *t)
     return NULL;
 }
 
-size_t nw_workers_count(const nw_workers *t) { return t->count; }
+size_t nw_workers_count(const nw_workers *t)
+{
+    return t->count;
+}
 
 void nw_workers_run(nw_workers *t, void (*fn)(void *ctx, size_t i, size_t worker), void *ctx, size_t n)
 {
@@ -155,8 +195,11 @@ void nw_workers_run(nw_workers *t, void (*fn)(void *ctx, size_t i, size_t worker
     t->fn = fn;
     t->ctx = ctx;
     atomic_store(&t->remaining, n);
-    uint64_t job = (atomic_load(&t->claim) >> (2 * PIECE_BITS)) + 1;
-    atomic_store(&t->claim, job << (2 * PIECE_BITS) | (uint64_t)n << PIECE_BITS);
+    uint64_t job = atomic_load(&t->job) + 1;
+    for (size_t w = 0; w < t->count; w++)
+        atomic_store(&t->workers[w].run, job << (2 * PIECE_BITS) | (uint64_t)(n * (w + 1) / t->count) << PIECE_BITS |
+                                             (uint64_t)(n * w / t->count));
+    atomic_store(&t->job, job);
     if (atomic_load(&t->sleepers) > 0) {
         pthread_mutex_lock(&t->lock);
         pthread_cond_broadcast(&t->wake);
