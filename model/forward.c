@@ -13,6 +13,10 @@
 
 /* ---- buffers ---- */
 
+/* Columns of which a worker holds the products with a strip: more go through in turn, so that many prompts in one pass
+ * need no buffer for all of them, and what they are multiplied from stays in the cache. */
+enum { OUT_COLUMNS = 256 };
+
 /* The most rows of one strip of any tensor that a pass multiplies. */
 static size_t strip_rows_max(const nw_forward *f)
 {
@@ -45,7 +49,7 @@ void nw_forward_layout(nw_forward *f, nw_arena *a)
     f->decode.cross = nw_carve(a, m->stream_cross ? columns * c->head_count * m->input_tokens : 0, sizeof(float), 64);
 
     /* Shared by both kinds of pass. */
-    f->out_floats = strip_rows_max(f) * nw_max_size(columns, m->encode_tokens);
+    f->out_floats = strip_rows_max(f) * nw_min_size(OUT_COLUMNS, nw_max_size(columns, m->encode_tokens));
     f->out = nw_carve(a, m->threads * f->out_floats, sizeof(float), 64);
 
     f->bucket_distances = nw_min_size(longest, c->bucket_distance + (size_t)1);
@@ -67,11 +71,13 @@ void nw_forward_encode_layout(nw_forward *f, nw_arena *a)
     size_t           inner = nw_config_inner(c);
     f->encode.x = nw_carve(a, t * c->d_model, sizeof(float), 64);
     f->encode.h = nw_carve(a, t * c->d_model, sizeof(float), 64);
-    f->encode.q = nw_carve(a, t * inner, sizeof(float), 64);
-    f->encode.k = nw_carve(a, t * inner, sizeof(float), 64);
-    f->encode.v = nw_carve(a, t * inner, sizeof(float), 64);
-    f->encode.a = nw_carve(a, t * inner, sizeof(float), 64);
-    f->encode.ff = nw_carve(a, t * c->d_ff, sizeof(float), 64);
+    /* Attention is over when the feed-forward layer begins. */
+    size_t part = (size_t)nw_round_up(t * inner, 16);
+    float *both = nw_carve(a, nw_max_size(4 * part, t * c->d_ff), sizeof(float), 64);
+    f->encode.ff = f->encode.q = both;
+    f->encode.k = both != NULL ? both + part : NULL;
+    f->encode.v = both != NULL ? both + part * 2 : NULL;
+    f->encode.a = both != NULL ? both + part * 3 : NULL;
     f->encode.scores = nw_carve(a, f->maxima.threads * attention_floats(f), sizeof(float), 64);
 }
 
@@ -139,14 +145,19 @@ static float *output_row(const product *p, size_t column)
     return p->kv == NULL ? p->y + column * p->ldy : kv_output_row(p->f->config, p->kv, column);
 }
 
-/* Joins the products of rows [first, first + rows) of the tensor with every column. */
-static void join_strip(const product *p, float *out, size_t rows, size_t first)
+/* Some columns, one behind the other. */
+typedef struct {
+    size_t first, count;
+} column_run;
+
+/* Joins the products of rows [first, first + rows) of the tensor with these columns. */
+static void join_strip(const product *p, column_run run, float *out, size_t rows, size_t first)
 {
     const nw_kernels *k = p->f->kernels;
     if (p->join == JOIN_ACTIVATE)
-        k->activate(out, p->columns * rows, p->f->config->activation);
-    for (size_t c = 0; c < p->columns; c++) {
-        float       *y = output_row(p, c) + first;
+        k->activate(out, run.count * rows, p->f->config->activation);
+    for (size_t c = 0; c < run.count; c++) {
+        float       *y = output_row(p, run.first + c) + first;
         const float *o = out + c * rows;
         switch (p->join) {
         case JOIN_STORE:
@@ -157,16 +168,17 @@ static void join_strip(const product *p, float *out, size_t rows, size_t first)
     }
 }
 
-/* All columns times all rows of a strip. */
-static void multiply_rows(const product *p, const nw_rows *w, size_t rows, float *out)
+/* These columns times all rows of a strip. */
+static void multiply_rows(const product *p, column_run run, const nw_rows *w, size_t rows, float *out)
 {
     const nw_kernels *k = p->f->kernels;
-    size_t            n = p->columns;
+    const float      *x = p->x + run.first * p->k;
+    size_t            n = run.count;
     switch (w->form) {
-    case NW_ROWS_PLAIN: k->matmul[w->dtype](out, rows, p->x, p->k, n, w->data, p->k, rows, p->k); break;
-    case NW_ROWS_SLIM: k->matmul_slim(out, rows, p->x, p->k, n, w->data, 0, rows, p->k); break;
-    case NW_ROWS_Q8: k->matmul_q[NW_Q8](out, rows, p->x, p->k, n, w->data, p->k, rows, p->k); break;
-    case NW_ROWS_Q4: k->matmul_q[NW_Q4](out, rows, p->x, p->k, n, w->data, p->k, rows, p->k); break;
+    case NW_ROWS_PLAIN: k->matmul[w->dtype](out, rows, x, p->k, n, w->data, p->k, rows, p->k); break;
+    case NW_ROWS_SLIM: k->matmul_slim(out, rows, x, p->k, n, w->data, 0, rows, p->k); break;
+    case NW_ROWS_Q8: k->matmul_q[NW_Q8](out, rows, x, p->k, n, w->data, p->k, rows, p->k); break;
+    case NW_ROWS_Q4: k->matmul_q[NW_Q4](out, rows, x, p->k, n, w->data, p->k, rows, p->k); break;
     }
 }
 
@@ -176,13 +188,16 @@ static void product_strip(const product *p, const nw_tile *t, size_t i, size_t w
     size_t  rows = nw_min_size((size_t)t->strip_rows, (size_t)t->rows - first);
     float  *out = p->f->out + worker * p->f->out_floats;
     nw_rows w = t->ready;
-    NW_CHECK(rows * p->columns <= p->f->out_floats);
+    NW_CHECK(rows * nw_min_size(p->columns, OUT_COLUMNS) <= p->f->out_floats);
     if (w.data != NULL)
         w.data = (const unsigned char *)w.data + i * t->ready_stride;
     else if (!p->f->weights.rows(p->f->weights.user, t, i, worker, &w))
         return;
-    multiply_rows(p, &w, rows, out);
-    join_strip(p, out, rows, (size_t)t->first + first);
+    for (column_run run = {0}; run.first < p->columns; run.first += run.count) {
+        run.count = nw_min_size(OUT_COLUMNS, p->columns - run.first);
+        multiply_rows(p, run, &w, rows, out);
+        join_strip(p, run, out, rows, (size_t)t->first + first);
+    }
 }
 
 /* Tiles of one job: of one tensor in a row, or of wi and wi_1 in turn, whose strips belong together. */

@@ -140,10 +140,11 @@ struct nw_forward {
     } decode;
     /* Buffers of an encode pass, over the encoder scratch (nw_forward_encode_layout); T = encode_tokens. */
     struct {
-        float *x, *h, *q, *k, *v, *a, *ff;
+        float *x, *h, *q, *k, *v, *a;
+        float *ff;     /* where q, k, v and a were */
         float *scores; /* [threads] scores of 16 queries, and what else encoder attention needs */
     } encode;
-    /* [threads, out_floats] a strip's products [columns, strip rows], before they are joined to the output. */
+    /* [threads, out_floats] a strip's products [some columns, strip rows], before they are joined to the output. */
     float    *out;
     size_t    out_floats;
     uint32_t *bucket_encoder, *bucket_decoder; /* [bucket_distances] bucket of a distance */
