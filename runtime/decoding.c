@@ -43,6 +43,7 @@ void nw_request_end(nw_session *s, request *r)
         r->search->processors = NULL; /* free */
     nw_page_pool_give(&s->parts.self, &r->self);
     nw_page_pool_give(&s->parts.cross, &r->cross.kv);
+    s->ended += r->state == REQUEST_LIVE ? 1 : 0;
     if (r->placed)
         nw_kv_stream_give(&s->parts.kv_stream, r->cross.place);
     r->placed = false;

@@ -38,3 +38,11 @@ void nw_kv_stream_give(nw_kv_stream *k, uint32_t place)
     NW_CHECK(place < k->shape.places && k->taken[place]);
     k->taken[place] = false;
 }
+
+size_t nw_kv_stream_free(const nw_kv_stream *k)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < k->shape.places; i++)
+        count += k->taken[i] ? 0 : 1;
+    return count;
+}

@@ -57,5 +57,6 @@ void nw_kv_stream_layout(nw_kv_stream *k, nw_arena *a, size_t align);
 
 bool nw_kv_stream_take(nw_kv_stream *k, uint32_t *ret_place); /* false: all are taken */
 void nw_kv_stream_give(nw_kv_stream *k, uint32_t place);
+size_t nw_kv_stream_free(const nw_kv_stream *k); /* places that can be taken */
 
 #endif

@@ -7,6 +7,7 @@
 #include "decoding.h"
 #include "system.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- requests ---- */
@@ -202,6 +203,67 @@ static void drop_cancelled(nw_session *s)
     }
 }
 
+/* ---- when to encode ---- */
+
+/* How many prompts are worth an encoder pass while answers are under way. The pass reads as much for one prompt as for
+ * many, and a decode pass as much for some lanes as for all: with k prompts at a time each of them costs encode / k,
+ * and the (k - 1) / 2 lanes that are empty in the mean cost so much of its answer's passes. The sum is least at this k.
+ */
+static size_t group_worth(const nw_session *s)
+{
+    const nw_plan  *p = &s->blueprint.plan;
+    const nw_shape *shape = &s->blueprint.shape;
+    double          lives = (double)(shape->lanes / shape->sequences);
+    double          computing = p->column_cost * (double)shape->lanes;
+    double          decode = p->seconds_per_token * (computing > 1 ? computing : 1);
+    double          encode = (double)(p->read.encode + p->read.cross + p->read.refill) / p->disk_rate;
+    double          answer = (double)s->live_passes / (double)nw_max_u64(1, s->ended);
+    double          worth = lives * sqrt(2 * encode / (decode * fmax(answer, 1)));
+    return (size_t)fmax(1, fmin(worth, lives / 2));
+}
+
+static const request *next_waiting(const nw_session *s, uint64_t after)
+{
+    const request *next = NULL;
+    for (size_t i = 0; i < s->request_count; i++) {
+        const request *r = &s->requests[i];
+        if (r->state == REQUEST_WAITING && r->id > after && (next == NULL || r->id < next->id))
+            next = r;
+    }
+    return next;
+}
+
+/* Pages that a prompt's K and V take; places, if they go to the disk. */
+static size_t cross_need(const nw_session *s, size_t rows)
+{
+    return s->blueprint.shape.maxima.stream_cross ? 1 : nw_page_pool_need(&s->parts.cross, rows);
+}
+
+static size_t cross_free(const nw_session *s)
+{
+    return s->blueprint.shape.maxima.stream_cross ? nw_kv_stream_free(&s->parts.kv_stream) : s->parts.cross.free_count;
+}
+
+/* Whether prompts that wait should go through the encoder, with so many pages or places free: not if `live` requests
+ * have the room that it takes to make the pass worth it. */
+static bool is_time_to_encode(const nw_session *s, size_t room, size_t live)
+{
+    size_t   most = live > 0 ? group_worth(s) : 1, rows = s->blueprint.shape.maxima.encode_tokens;
+    uint64_t last = 0;
+    for (size_t n = 0; n < most; n++) {
+        const request *r = next_waiting(s, last);
+        if (r == NULL || n == s->blueprint.shape.inputs || r->ask.input_count > rows)
+            return n > 0; /* there are no more, or no more go into one pass */
+        size_t need = cross_need(s, r->ask.input_count);
+        if (need > room)
+            return false;
+        room -= need;
+        rows -= r->ask.input_count;
+        last = r->id;
+    }
+    return true;
+}
+
 /* ---- admission ---- */
 
 /* Where a request's cross-attention K and V will be. False: there is no room as yet. */
@@ -247,7 +309,7 @@ static nw_code encode_waiting(nw_session *s, size_t *ret_count, nw_error *err)
     nw_code rc = nw_forward_encode(&s->parts.forward, s->parts.encode_inputs, n, &states, err);
     if (rc != NW_OK)
         return rc;
-    bool again = count_requests(s, REQUEST_WAITING) > 0 && lanes_free(s) > count_requests(s, REQUEST_ENCODED);
+    bool again = lanes_free(s) > count_requests(s, REQUEST_ENCODED) && is_time_to_encode(s, cross_free(s), n);
     nw_session_begin(s, NW_PASS_CROSS, again ? NW_PASS_ENCODE : NW_PASS_DECODE);
     rc = nw_forward_cross(&s->parts.forward, states, s->parts.crosses, n, err);
     if (rc == NW_OK)
@@ -298,7 +360,7 @@ static nw_code admit(nw_session *s, nw_error *err)
         request *r = find_request(s, REQUEST_ENCODED);
         if (r != NULL && !start(s, r))
             break;
-        if (r == NULL && find_request(s, REQUEST_WAITING) == NULL)
+        if (r == NULL && !is_time_to_encode(s, cross_free(s), count_requests(s, REQUEST_LIVE)))
             break;
         if (r == NULL)
             rc = encode_waiting(s, &encoded, err);
@@ -311,15 +373,16 @@ static nw_code admit(nw_session *s, nw_error *err)
 /* What will follow a decode pass, as far as can be known: the end token may come at any time. */
 static nw_pass after_decode(const nw_session *s)
 {
-    size_t going_on = 0;
+    size_t going_on = 0, encoded = count_requests(s, REQUEST_ENCODED), room = cross_free(s);
     for (size_t i = 0; i < s->lane_count; i++) {
         const lane *l = &s->lanes[i];
-        going_on += l->owner != NULL && l->count + l->columns < l->owner->max_new;
+        bool        ends = l->owner != NULL && l->count + l->columns >= l->owner->max_new;
+        going_on += l->owner != NULL && !ends;
+        room += ends && l->owner->lanes == 1 ? cross_need(s, l->owner->ask.input_count) : 0;
     }
-    bool free = going_on + count_requests(s, REQUEST_ENCODED) < s->lane_count;
-    if (count_requests(s, REQUEST_WAITING) > 0 && free)
+    if (going_on + encoded < s->lane_count && is_time_to_encode(s, room, going_on + encoded))
         return NW_PASS_ENCODE;
-    return going_on + count_requests(s, REQUEST_ENCODED) > 0 ? NW_PASS_DECODE : NW_PASS_COUNT;
+    return going_on + encoded > 0 ? NW_PASS_DECODE : NW_PASS_COUNT;
 }
 
 /* The pass under way gives the first token of some sequence. */
@@ -352,6 +415,7 @@ static nw_code decode(nw_session *s, nw_error *err)
     if (n == 0)
         return NW_OK;
     double start = nw_system_seconds();
+    s->live_passes += count_requests(s, REQUEST_LIVE);
     nw_session_list_crosses(s);
     nw_session_begin(s, NW_PASS_DECODE, after_decode(s));
     rc = nw_forward_decode(&s->parts.forward, s->parts.columns, n, s->parts.logits, err);

@@ -77,6 +77,7 @@ struct nw_session {
     nw_generation_settings greedy;  /* of requests without settings: the session's */
     size_t                 lane_count;
     uint64_t    last_id;
+    uint64_t    live_passes, ended; /* of decoding, for each request that had lanes; requests that had */
     bool        busy;    /* a step, or a pass of another kind: no other begins */
     bool        in_pass; /* of a step: its columns refer to requests */
     uint64_t    vector_bytes_read;

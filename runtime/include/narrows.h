@@ -523,7 +523,8 @@ typedef struct {
     void *user;
 } nw_request;
 
-/* Takes a request in; it starts with the next step that has a lane free.
+/* Takes a request in; it starts with the next step that has a lane free, unless more requests wait than there is room
+ * for, and it is faster for all of them to encode several at once when more answers are done.
  * Errors  NW_E_ARG (ids out of range, empty input, longer than the session's maxima; the session encodes only);
  *         NW_E_MEMORY: too many wait; NW_E_TOKENIZER: stop strings, and answers are ids only. */
 NW_API NW_MUST_USE nw_code nw_session_submit(nw_session *session, const nw_request *request, uint64_t *ret_id,

@@ -146,6 +146,104 @@ static void test_subject(const subject *s)
     nw_model_close(model);
 }
 
+/* ---- many prompts ---- */
+
+enum { GROUP_LANES = 8, GROUP_PROMPTS = 120 };
+
+/* Prompts as they find room, answers of mixed length; nothing is encoded ahead. *ret_encoded: steps that began with the
+ * encoder. */
+static nw_stats run_many(const subject *s, nw_session *session, size_t *ret_encoded)
+{
+    nw_error err = {0};
+    nw_stats stats = {0};
+    size_t   live = 1, next = 0;
+    uint64_t id, before = 0;
+    nw_code  rc = NW_OK;
+    *ret_encoded = 0;
+    while (rc == NW_OK && live > 0) {
+        for (nw_code took = NW_OK; took == NW_OK && next < GROUP_PROMPTS; next += took == NW_OK ? 1 : 0) {
+            nw_request q = answer_request(s, next % s->prompt_count, NULL);
+            q.on_token = NULL;
+            q.max_new_tokens = 1 + next * 7 % s->tokens;
+            took = nw_session_submit(session, &q, &id, &err);
+        }
+        rc = nw_session_step(session, &live, &err);
+        nw_session_stats(session, &stats);
+        *ret_encoded += stats.encode_passes > before ? 1 : 0;
+        before = stats.encode_passes;
+    }
+    check(rc == NW_OK, s, stats.budget_bytes, err.msg, (uint64_t)rc, NW_OK);
+    check(stats.prompts == GROUP_PROMPTS, s, stats.budget_bytes, "prompts", stats.prompts, GROUP_PROMPTS);
+    return stats;
+}
+
+/* Where prompts wait for lanes, as many go through the encoder together as are worth it, though each lane that falls
+ * free could have one; and that reads what the plan says. */
+static void run_groups(const subject *s, uint64_t budget)
+{
+    budgeted           b;
+    nw_session_options o = options(s, budget);
+    size_t             encoded;
+    o.max_lanes = GROUP_LANES;
+    o.max_encode_tokens = GROUP_LANES * s->longest;
+    o.prefetch_off = true; /* nothing is read in vain */
+    if (!open_under_budget(s, &o, &b))
+        return;
+    const nw_stats stats = run_many(s, b.session, &encoded);
+    uint64_t       want = b.plan.read.open + b.plan.read.tokenizer + b.plan.read.vectors + b.plan.read.first_pass;
+    want += stats.encode_passes * (b.plan.read.encode + b.plan.read.cross) + (encoded - 1) * b.plan.read.refill;
+    want += (stats.passes - 1) * b.plan.read.next_pass;
+    uint64_t have = stats.bytes_read - stats.embedding_rows_read * b.plan.read.embedding_row;
+    check(have == want && !b.plan.kv_on_disk, s, budget, "bytes read but for rows, many prompts", have, want);
+    check(stats.encode_passes <= GROUP_PROMPTS / 3, s, budget, "encoder passes", stats.encode_passes,
+          GROUP_PROMPTS / 3);
+    check(stats.passes * GROUP_LANES * 7 <= stats.tokens * 10, s, budget, "passes", stats.passes,
+          stats.tokens * 10 / (GROUP_LANES * 7));
+    nw_session_close(b.session);
+    nw_model_close(b.model);
+}
+
+/* A prompt that comes alone, while others are answered and lanes are free, does not wait for more. */
+static void run_alone(const subject *s, uint64_t budget)
+{
+    budgeted           b;
+    nw_error           err = {0};
+    nw_stats           stats;
+    nw_session_options o = options(s, budget);
+    size_t             live;
+    uint64_t           id;
+    o.max_lanes = GROUP_LANES;
+    if (!open_under_budget(s, &o, &b))
+        return;
+    for (size_t i = 0; i < 3; i++) {
+        nw_request q = answer_request(s, i % s->prompt_count, NULL);
+        q.on_token = NULL;
+        nw_code rc = nw_session_submit(b.session, &q, &id, &err);
+        if (rc == NW_OK)
+            rc = nw_session_step(b.session, &live, &err);
+        nw_session_stats(b.session, &stats);
+        check(rc == NW_OK && stats.prompts == i + 1, s, budget, "prompts that are encoded", stats.prompts, i + 1);
+    }
+    nw_session_close(b.session);
+    nw_model_close(b.model);
+}
+
+static void test_groups(const subject *s)
+{
+    nw_error           err = {0};
+    nw_model          *model = NULL;
+    nw_plan            plan;
+    nw_session_options o = options(s, (uint64_t)1 << 40);
+    o.max_lanes = GROUP_LANES;
+    o.max_encode_tokens = GROUP_LANES * s->longest;
+    nw_code rc = nw_model_open(&(nw_model_options){.path = s->dir}, &model, &err);
+    check(rc == NW_OK && nw_plan_make(model, &o, &plan, &err) == NW_OK, s, 0, err.msg, 0, 0);
+    run_in_child(run_groups, s, plan.budget_all_resident - (1 << 20));
+    run_in_child(run_groups, s, plan.budget_all_resident);
+    run_in_child(run_alone, s, plan.budget_all_resident);
+    nw_model_close(model);
+}
+
 /* ---- packs ---- */
 
 static void pack_as(const subject *s, uint64_t form)
@@ -203,6 +301,7 @@ int main(void)
     }
     subject numbers = subject_of("numbers-t5", 12);
     test_subject(&numbers);
+    test_groups(&numbers);
 
     temp_dir temp = temp_dir_make();
     for (int tied = 0; tied < 2; tied++) {
