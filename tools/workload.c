@@ -7,10 +7,16 @@
 enum {
     LANES_USUAL = 16,    /* columns of one call of a product: beyond, a pass takes longer */
     AHEAD_USUAL = 80,    /* prompts encoded before they are needed */
+    AHEAD_WISHED = 63,   /* the fewest, as long as it costs little */
     ENCODE_USUAL = 2048, /* tokens of an encoder pass that only encodes */
     EXTRA_SHARE = 4,     /* of what the budget has above the smallest */
     FEW_TOKENS = 32,
 };
+
+/* What is to be preferred must take less of the time than this; what encodes fewer prompts than wished than that: how
+ * long answers are is a guess. */
+#define ABOUT_EQUAL 0.98
+#define LITTLE_WORSE 0.9
 
 /* What room for guesses may cost where none is right. */
 #define COLUMNS_SLOWER 1.02
@@ -122,8 +128,21 @@ static void set_way(const workload *w, const way *how, nw_session_options *o)
     o->max_encoded_tokens = how->ahead > 0 ? widest(w, o, encoded) + how->live * o->max_input_tokens : 0;
 }
 
+/* Passes that an answer takes. It is as long as -n allows only where nothing else is known: answers are seldom longer
+ * than what they answer. */
+static double passes_of(const workload *w)
+{
+    size_t known = w->passes;
+    if (w->prompts != NULL && w->prompts->count > 0) {
+        const size_t *ends = w->prompts->ends.data;
+        known = least(known, ends[w->prompts->count - 1] / w->prompts->count);
+    }
+    return (double)most(known, 1);
+}
+
 /* Seconds that a prompt takes, the others' share taken off; 0: the way does not fit. A window of fewer slots than usual
- * keeps the disk waiting now and then. */
+ * keeps the disk waiting now and then. Where nothing is encoded ahead, lanes wait until there are enough of them for an
+ * encoder pass, up to half of them. */
 static double seconds_of(nw_model *model, const workload *w, const way *how, uint32_t usual_slots,
                          const nw_session_options *o)
 {
@@ -139,33 +158,61 @@ static double seconds_of(nw_model *model, const workload *w, const way *how, uin
     double encode = (double)(plan.read.encode + plan.read.cross + plan.read.refill) / plan.disk_rate;
     double scratch =
         (double)plan.read.kv / (double)how->live; /* bytes of one prompt's K and V, if they go to the disk */
-    size_t encoded = w->count > how->live ? how->ahead + 1 : how->together;
+    double encoded = (double)how->together, busy = (double)how->live;
+    if (how->ahead > 0) {
+        encoded = (double)(how->ahead + 1);
+    } else if (w->count > how->live) {
+        encoded = (double)least(how->together, most(how->live / 2, 1));
+        busy -= (encoded - 1) / 2;
+    }
     if (how->ahead > 0 && scratch * (double)(how->live + how->ahead) > SCRATCH_MOST)
         return 0;
-    return pass * (double)w->passes / (double)how->live + encode / (double)encoded + scratch / plan.disk_rate;
+    return pass * passes_of(w) / busy + encode / encoded + scratch / plan.disk_rate;
 }
 
-/* The better of two ways; of about equals the first. */
+/* The better of two ways: the other one if it takes less than `share` of the time. */
 static void consider(nw_model *model, const workload *w, const nw_session_options *o, uint32_t usual_slots, way how,
-                     way *best, double *best_seconds)
+                     double share, way *best, double *best_seconds)
 {
     double seconds = seconds_of(model, w, &how, usual_slots, o);
-    if (seconds > 0 && (*best_seconds < 0 || seconds < 0.98 * *best_seconds)) {
-        *best = how;
-        *best_seconds = seconds;
-    }
+    if (how.ahead < AHEAD_WISHED && best->ahead >= AHEAD_WISHED && best->live == how.live)
+        share = LITTLE_WORSE;
+    if (seconds <= 0 || (*best_seconds >= 0 && seconds >= share * *best_seconds))
+        return;
+    *best = how;
+    *best_seconds = seconds;
 }
 
-/* Looks at ways with `live` prompts in lanes. */
+/* `ahead` prompts ahead of their turn, all in one encoder pass. */
+static way way_ahead(size_t live, size_t ahead)
+{
+    return (way){.live = live, .ahead = ahead, .together = most(live, ahead + 1)};
+}
+
+/* Looks at ways with `live` prompts in lanes; of about equals the first is taken. */
 static void consider_live(nw_model *model, const workload *w, const nw_session_options *o, uint32_t usual_slots,
                           size_t live, way *best, double *best_seconds)
 {
     size_t rest = w->count > live ? w->count - live : 0;
-    for (size_t ahead = least(rest, AHEAD_USUAL); ahead > 0; ahead /= 2)
-        consider(model, w, o, usual_slots, (way){.live = live, .ahead = ahead, .together = most(live, ahead + 1)}, best,
-                 best_seconds);
+    for (size_t ahead = least(rest, AHEAD_USUAL); ahead > 0; ahead /= 2) {
+        consider(model, w, o, usual_slots, way_ahead(live, ahead), ABOUT_EQUAL, best, best_seconds);
+        if (ahead > AHEAD_WISHED && ahead / 2 < AHEAD_WISHED)
+            consider(model, w, o, usual_slots, way_ahead(live, AHEAD_WISHED), ABOUT_EQUAL, best, best_seconds);
+    }
     for (size_t together = live; together > 0; together /= 2)
-        consider(model, w, o, usual_slots, (way){.live = live, .together = together}, best, best_seconds);
+        consider(model, w, o, usual_slots, (way){.live = live, .together = together}, ABOUT_EQUAL, best, best_seconds);
+}
+
+/* Between a number ahead and its double there may be one for which there is room too. */
+static void consider_between(nw_model *model, const workload *w, const nw_session_options *o, uint32_t usual_slots,
+                             way *best, double *best_seconds)
+{
+    size_t most_ahead = least(w->count > best->live ? w->count - best->live : 0, AHEAD_USUAL);
+    for (size_t step = most(best->ahead / 2, 1); step > 0; step /= 2) {
+        size_t ahead = best->ahead + step;
+        if (ahead <= most_ahead)
+            consider(model, w, o, usual_slots, way_ahead(best->live, ahead), 1, best, best_seconds);
+    }
 }
 
 static way choose_way(nw_model *model, const workload *w, const nw_session_options *o)
@@ -184,6 +231,8 @@ static way choose_way(nw_model *model, const workload *w, const nw_session_optio
         return best;
     for (; live > 0; live = w->lanes > 0 ? 0 : live / 2)
         consider_live(model, w, o, plan.slot_count, live, &best, &seconds);
+    if (seconds > 0)
+        consider_between(model, w, o, plan.slot_count, &best, &seconds);
     return best;
 }
 

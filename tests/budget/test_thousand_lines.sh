@@ -8,7 +8,7 @@ sed -n 's/^{"text": "\([^"\\]*\)", "input_ids.*/\1/p' "$model/vectors.jsonl" |
 [ "$(wc -l <"$work/lines")" -eq 1000 ] || fail 'there are no thousand lines'
 [ "$(sort -u "$work/lines" | wc -l)" -gt 100 ] || fail 'the lines are too much alike'
 
-# total FIELD: as it stands at the end
+# total FIELD: of the last run, as it stands at the end
 total() { tail -n 1 "$work/out" | sed "s/.*\"$1\":\([0-9]*\).*/\1/"; }
 
 # lines OPTION...: of run, with 128M; the answers have 16 lanes, filled to 85 % and more
@@ -50,4 +50,24 @@ rows=$(((read - fixed) / row))
 [ $rows -ge 0 ] && [ $rows -le $((encode * ahead / row + fed)) ] ||
     fail "$ran: read $read bytes, the plan says $fixed and rows of $row"
 cmp -s "$work/answers" "$work/resident" || fail "$ran: other answers"
+
+# few BUDGET ENCODE_PASSES BYTES: the same answers from a budget with less room than wished for prompts ahead of their
+# turn, in at most so many encoder passes, and at most so many bytes read
+few() {
+    run run -m "$model" -b "$1" -n 40 --lanes 16 --lookup off -q --json --lines -f "$work/lines"
+    expect_status 0
+    within $(($1))
+    encode=$(total encode_passes) passes=$(total passes) read=$(total bytes_read)
+    echo "  $encode encoder passes, $passes of the decoder; $read bytes"
+    [ "$encode" -le "$2" ] || fail "$ran: $encode encoder passes, not $2 or fewer"
+    [ "$read" -le "$3" ] && [ "$read" -ge $((encode * encoder)) ] || fail "$ran: read $read bytes, not up to $3"
+    sed 's/, "stats".*//' "$work/out" >"$work/answers"
+    cmp -s "$work/answers" "$work/resident" || fail "$ran: other answers"
+}
+
+# Room for 64 prompts; for some; for none but those in lanes, of which some wait until an encoder pass is worth it.
+encoder=$(($(planned read encode "$work/plan") + $(planned read cross "$work/plan")))
+few $((32 * mib)) 16 80000000
+few $((24 * mib)) 44 130000000
+few $((20 * mib)) 130 400000000
 finish
