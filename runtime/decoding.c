@@ -220,7 +220,7 @@ static uint32_t choose(const nw_session *s, const lane *l, const float *scores)
         return (uint32_t)s->kernels->argmax(scores, vocab);
     memcpy(s->parts.probabilities, scores, vocab * sizeof *scores);
     if (!nw_probabilities(s->kernels, s->parts.probabilities, vocab))
-        return (uint32_t)s->kernels->argmax(scores, vocab); /* nothing is left to draw from */
+        return (uint32_t)s->kernels->argmax(scores, vocab); /* nothing is left to draw from: 0 */
     return nw_draw(s->parts.probabilities, vocab, r->ask.seed, l->branch, l->count);
 }
 
@@ -319,8 +319,7 @@ static bool tell_token(nw_session *s, lane *l, const nw_token *t)
         return false; /* cancelled */
     if (more && t->finish == NW_FINISH_NONE)
         return true;
-    if (t->finish != NW_FINISH_NONE)
-        tell_sequence(l, t->finish);
+    tell_sequence(l, t->finish != NW_FINISH_NONE ? t->finish : NW_FINISH_STOP);
     if (!nw_request_is_at(r, t->request))
         return false;
     if (r->lanes == 1)

@@ -471,7 +471,8 @@ typedef struct {
     uint64_t     request;  /* as nw_session_submit gave it */
     size_t       sequence; /* 0, 1, ...: which of its samples, or choices */
     size_t       index;    /* 0: the first new token */
-    uint32_t     id;
+    uint32_t     id;      /* 0 where processors leave none (scores are all -infinity): generate()'s greedy search takes
+                           * that one too, its sampling raises an error */
     double       logprob; /* natural log of its probability by the raw logits; NaN unless asked for */
     const float *logits;  /* [vocab_size], raw; lives during the call */
     const float *scores;  /* [vocab_size], what was chosen from: the logits, processed as the request asks */
@@ -518,7 +519,7 @@ typedef struct {
     bool                          lookup_off; /* guess nothing from the input and the answer: never changes a bit */
     /* Called for each token, on the stepping thread; returning false ends its sequence (finish STOP). May be NULL. */
     bool (*on_token)(void *user, const nw_token *token);
-    /* Called for each sequence that is finished and was not ended by on_token or a cancel. May be NULL. */
+    /* Called once for each sequence that is finished, by on_token too; not after a cancel. May be NULL. */
     void (*on_sequence)(void *user, const nw_sequence *sequence);
     void *user;
 } nw_request;

@@ -415,6 +415,51 @@ static void test_forced(void **state)
     try_crowd(&q, TOKENS + 1);
 }
 
+/* What a request's sequences came to. */
+typedef struct {
+    size_t told[3], last; /* of each sequence; of all, how many calls said that the request is done */
+} ends;
+
+/* The first is ended at its first token, the others later, the last one of all when it is alone. */
+static bool end_sequences(void *user, const nw_token *t)
+{
+    (void)user;
+    return t->index < t->sequence * 2;
+}
+
+static void see_end(void *user, const nw_sequence *q)
+{
+    ends *e = user;
+    assert_true(q->sequence < 3 && e->last == 0);
+    assert_int_equal(q->finish, NW_FINISH_STOP);
+    assert_int_equal(q->count, q->sequence * 2 + 1);
+    e->told[q->sequence]++;
+    e->last += q->last ? 1 : 0;
+}
+
+/* A sequence that on_token ends is told of like any other, and with the last one that the request is done. */
+static void test_ended_by_token(void **state)
+{
+    (void)state;
+    nw_generation_settings g = settings;
+    ends                   e = {0};
+    g.do_sample = true;
+    g.num_return_sequences = 3;
+    g.eos_token_id.count = 1;
+    g.eos_token_id.ids[0] = (uint32_t)vocab - 1; /* nothing ends by itself */
+    nw_request q = answer_request(&all, 0, NULL);
+    uint64_t   id;
+    q.settings = &g;
+    q.on_token = end_sequences;
+    q.on_sequence = see_end;
+    q.user = &e;
+    assert_int_equal(nw_session_submit(wide, &q, &id, &err), NW_OK);
+    finish_in(wide);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(e.told[i], 1);
+    assert_int_equal(e.last, 1);
+}
+
 /* A place and a lane at a time: searches, samples and choices that wait for each other all get their turn. */
 static void test_all_wait(void **state)
 {
@@ -454,6 +499,7 @@ int main(void)
         cmocka_unit_test(test_beams),
         cmocka_unit_test(test_choices),
         cmocka_unit_test(test_forced),
+        cmocka_unit_test(test_ended_by_token),
         cmocka_unit_test(test_all_wait),
     };
     int failed = cmocka_run_group_tests(tests, open_session, close_session);

@@ -2,6 +2,7 @@
  * its memory are errors, never traps, and what fits runs. */
 #include "narrows.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -260,6 +261,39 @@ static void test_fewer_beams(void **state)
     nw_session_close(s);
 }
 
+/* Where processors leave nothing, tokens are 0, greedy or drawn, and their scores tell why. */
+static bool see_nothing_left(void *user, const nw_token *t)
+{
+    size_t *seen = user;
+    assert_int_equal(t->id, 0);
+    assert_true(t->scores[0] == -INFINITY && t->scores[255] == -INFINITY && t->logits[0] > -INFINITY);
+    (*seen)++;
+    return true;
+}
+
+static void test_nothing_left(void **state)
+{
+    (void)state;
+    for (int drawn = 0; drawn < 2; drawn++) {
+        nw_generation_settings g = settings_of_model();
+        nw_session_options     o = usual();
+        size_t                 seen = 0;
+        g.do_sample = drawn == 1;
+        for (g.suppress_tokens.count = 0; g.suppress_tokens.count < 256; g.suppress_tokens.count++)
+            g.suppress_tokens.ids[g.suppress_tokens.count] = g.suppress_tokens.count;
+        o.generation = &g;
+        nw_session *s = open_session(model, &o);
+        nw_request  q = usual_request();
+        nw_result   r = {0};
+        q.settings = &g;
+        q.on_token = see_nothing_left;
+        q.user = &seen;
+        assert_int_equal(nw_session_generate(s, &q, &r, &err), NW_OK);
+        assert_true(seen == TOKENS && r.count == TOKENS && r.finish == NW_FINISH_LENGTH);
+        nw_session_close(s);
+    }
+}
+
 /* Without a tokenizer no stop string would ever be seen. */
 static void test_stop_without_text(void **state)
 {
@@ -363,6 +397,7 @@ int main(void)
         cmocka_unit_test(test_choices_in_one_pass),
         cmocka_unit_test(test_scratch),
         cmocka_unit_test(test_fewer_beams),
+        cmocka_unit_test(test_nothing_left),
         cmocka_unit_test(test_stop_without_text),
     };
     return cmocka_run_group_tests(tests, open_one, close_one);
