@@ -265,7 +265,8 @@ static void write_json(const answer_style *style, answer *a)
         ok = style->targets != NULL ? ranking_write_json(style, a) : write_sequences_json(style, a);
     ok = ok && print_text(", \"stats\": ") && print_json(stats, false);
     if (ok && style->targets == NULL)
-        ok = print_text(", \"settings\": ") && generation_print_json(style->settings, style->seed, style->lookup_off);
+        ok = print_text(", \"settings\": ") &&
+             generation_print_json(style->settings, style->seed, style->lookup_off, style->draft);
     ok = ok && print_text("}\n");
     cJSON_Delete(stats);
     (void)ok; /* print_finish says what is wrong with stdout */

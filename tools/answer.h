@@ -20,6 +20,7 @@ typedef struct {
     const nw_generation_settings *settings;
     uint64_t                      seed;
     bool                          lookup_off;
+    const char                   *draft; /* the model that guesses, as named; NULL: none */
     const targets                *targets; /* answers to be judged; NULL: none, they are generated */
     bool                          json, logprobs;
     bool                          lines;     /* one line each: a newline in an answer is written as \n */

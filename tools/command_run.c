@@ -422,6 +422,7 @@ static void set_style(run *r)
                               .settings = &r->settings,
                               .seed = o->generation.seed,
                               .lookup_off = o->generation.lookup_off,
+                              .draft = o->generation.draft,
                               .targets = o->score != NULL || o->choices != NULL ? &r->targets : NULL,
                               .json = o->common.json,
                               .logprobs = o->logprobs,

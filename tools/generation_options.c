@@ -439,7 +439,7 @@ static bool print_stops(json_object *o, const nw_stop_strings *stops)
     return ok && print_text("]");
 }
 
-bool generation_print_json(const nw_generation_settings *s, uint64_t seed, bool lookup_off)
+bool generation_print_json(const nw_generation_settings *s, uint64_t seed, bool lookup_off, const char *draft)
 {
     json_object  object = {0};
     const writer w = {.put = put_json, .user = &object, .fields = UINT32_MAX};
@@ -453,6 +453,8 @@ bool generation_print_json(const nw_generation_settings *s, uint64_t seed, bool 
         ok = ok && put_json(&object, "prefix", "\"") && print_json_text(s->prefix, s->prefix_len) && print_text("\"");
     if (lookup_off)
         ok = ok && put_json(&object, "lookup", "false");
+    if (draft != NULL)
+        ok = ok && put_json(&object, "draft", "\"") && print_json_text(draft, strlen(draft)) && print_text("\"");
     return ok && print_text("}");
 }
 

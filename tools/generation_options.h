@@ -46,8 +46,8 @@ size_t generation_passes(const nw_generation_settings *s);
 /* Whether the command line gives anything that chooses tokens. */
 bool generation_given(const generation_options *o);
 
-/* The settings in force as one JSON object: whatever is not off. */
-bool generation_print_json(const nw_generation_settings *s, uint64_t seed, bool lookup_off);
+/* The settings in force as one JSON object: whatever is not off. draft: the model that guesses, as named; or NULL. */
+bool generation_print_json(const nw_generation_settings *s, uint64_t seed, bool lookup_off, const char *draft);
 
 void generation_free(generation_options *o);
 

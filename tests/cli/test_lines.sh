@@ -58,6 +58,7 @@ for options in '--lanes 1' '--lanes 3' ''; do
     expect_status 0
     sed 's/, "stats".*//' "$work/out" | cmp -s - "$work/json" || fail "$ran: other answers"
     [ "$(last accepted)" -gt $(($(last tokens) / 2)) ] || fail "$ran: $(last accepted) of $(last tokens) guessed"
+    out_has "\"settings\": {.*\"draft\": \"$model\"}"
 done
 refused 2 'another vocabulary' run -m "$model" -b 64M --draft "$data/goldens/flan-f16" x
 refused 2 'no/such' run -m "$model" -b 64M --draft /no/such x
