@@ -2,16 +2,17 @@
 # How fast answers come when passes over the weights are shared: lanes, beams, lines of mixed length, guesses. Runs to be compared
 # alternate; medians, and their ratio, on standard output.
 #
-#   benchmarks/generation.sh [-p PARTS] [-m MODEL] [-b BUDGET] [-i INPUT] [-n OUTPUT] [-s SIZE] [-r REPEAT] [-d DIR] [-B BUILD]
+#   benchmarks/generation.sh [-p PARTS] [-m MODEL] [-b BUDGET] [-i INPUT] [-n OUTPUT] [-s SIZE] [-l BUDGETS] [-r REPEAT] [-d DIR] [-B BUILD]
 #
 #   -p PARTS   lanes     16 equal lanes, and 4 beams, beside one lane of MODEL             (default: all three)
-#              lines     a thousand lines of mixed length over 16 lanes, beside 16 equal ones, of numbers-t5 grown to SIZE,
-#                        with 0.45 of it as the budget
+#              lines     a thousand lines of mixed length over 16 lanes, beside 1,008 equal ones, 16 at a time, of the mean
+#                        length in and out, of numbers-t5 grown to SIZE (0: as it is)
 #              guesses   guesses that are never right beside none: sampled answers to a prompt with every word in it, of
 #                        numbers-t5 grown to SIZE, with a quarter of it as the budget, and all resident
 #   -m MODEL   of `lanes`: a shape that narrows-generate knows, or a directory             (default flan-t5-xl)
 #   -b, -i, -n of `lanes`: budget and tokens                                               (default 512M 32 32)
 #   -s SIZE    (default 400M)
+#   -l BUDGETS of `lines`                                                                  (default: 0.45 of SIZE)
 #   -r REPEAT  runs of each (default 3)
 #   -d DIR     where models are made, and kept for the next run (default: a temporary directory, removed at the end)
 #   -B BUILD   the build directory (default build, beside this directory)
@@ -24,8 +25,8 @@ usage() {
 }
 
 here=$(cd "$(dirname "$0")/.." && pwd)
-build=$here/build parts='lanes lines guesses' model=flan-t5-xl budget=512M input=32 output=32 size=400M repeat=3 dir=''
-while getopts p:m:b:i:n:s:r:d:B: option; do
+build=$here/build parts='lanes lines guesses' model=flan-t5-xl budget=512M input=32 output=32 size=400M budgets='' repeat=3 dir=''
+while getopts p:m:b:i:n:s:l:r:d:B: option; do
     case $option in
     p) parts=$OPTARG ;;
     m) model=$OPTARG ;;
@@ -33,6 +34,7 @@ while getopts p:m:b:i:n:s:r:d:B: option; do
     i) input=$OPTARG ;;
     n) output=$OPTARG ;;
     s) size=$OPTARG ;;
+    l) budgets=$OPTARG ;;
     r) repeat=$OPTARG ;;
     d) dir=$OPTARG ;;
     B) build=$OPTARG ;;
@@ -134,13 +136,14 @@ part_lanes() {
 
 lines_turn() {
     for lines in mixed equal; do
-        run $lines -m "$path" -b "$((quarter * 9 / 5))" -n 16 --lookup off --lanes 16 --lines -f "$work/$lines"
+        run "$lines" -m "$path" -b "$lines_budget" -n 40 --lookup off --lanes 16 --lines -f "$work/$lines"
     done
 }
 
 # The grown model, and a quarter of its size.
 find_grown() {
-    made "grown-$size" "$build/benchmarks/narrows-grow" --target-size "$size" "$numbers"
+    path=$numbers
+    [ "$size" = 0 ] || made "grown-$size" "$build/benchmarks/narrows-grow" --target-size "$size" "$numbers"
     quarter=$(du -sb "$path" | awk '{ printf "%.0f", $1 / 4 }')
 }
 
@@ -148,13 +151,16 @@ part_lines() {
     find_grown
     sed -n 's/^{"text": "\([^"\\]*\)", "input_ids.*/\1/p' "$numbers/vectors.jsonl" |
         awk '{ text[NR] = $0 } END { for (i = 0; i < 1000; i++) print text[i * 61 % NR + 1] }' >"$work/mixed"
-    # As long as the mean, in and out.
-    yes 'translate digits to German: 345678' | head -n 16 >"$work/equal"
-    repeated lines_turn
-    echo "lines: numbers-t5 grown to $size, 0.45 of it as the budget; $(median '$5' mixed) encoder passes," \
-        "$(median '$3 / $4' mixed) tokens for each pass of the decoder; equal ones have $(median '$3 / 16' equal) tokens"
-    compare 'tokens a second, the whole run' mixed '$3 / $1' equal '$3 / $1'
-    compare 'tokens a second, beside decoding alone' mixed '$3 / $1' equal '16 / $2'
+    # 19 tokens in, 7 out: as long as the others in the mean.
+    yes 'translate digits to French: 152014' | head -n 1008 >"$work/equal"
+    for lines_budget in ${budgets:-$((quarter * 9 / 5))}; do
+        rm -f "$work/runs.mixed" "$work/runs.equal"
+        repeated lines_turn
+        echo "lines: numbers-t5 grown to $size, budget $lines_budget; $(median '$5' mixed) encoder passes," \
+            "$(median '$3 / $4' mixed) tokens for each pass of the decoder; equal ones $(median '$5' equal)," \
+            "$(median '$3 / $4' equal)"
+        compare 'tokens a second, the whole run' mixed '$3 / $1' equal '$3 / $1'
+    done
 }
 
 # ---- guesses -------------------------------------------------------------------------------------------------------------------------

@@ -41,6 +41,9 @@ generation -p lanes -m "$model" -b 64M -i 4 -n 4 -r 1
 expect_status 0
 out_has '^tokens a second while decoding  *lanes-16 [0-9.e+]*, lanes-1 [0-9.e+]*: [0-9.]*$'
 out_has '^seconds of a pass  *beams-4 [0-9.e-]*, lanes-1 [0-9.e-]*: [0-9.]*$'
+generation -p lines -s 0 -l 64M -r 1
+expect_status 0
+out_has '^tokens a second, the whole run  *mixed [0-9.e+]*, equal [0-9.e+]*: [0-9.]*$'
 for mistake in '-p walk' '-r x' '-m' 'more'; do
     generation $mistake
     expect_status 2
