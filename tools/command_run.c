@@ -27,7 +27,7 @@ enum {
     KEY_SCORE,
     KEY_CHOICES
 };
-enum { USUAL_INPUT_TOKENS = 512, COLUMNS_MAX = 256 };
+enum { USUAL_INPUT_TOKENS = 512 };
 
 /* What answers that wait for earlier ones may take. */
 #define PLACES_MAX 4096
@@ -242,10 +242,9 @@ static void set_work(run *r)
         o->generation = NULL;
         o->max_choices = r->style.chunk = r->work.width = choose_chunk(r);
         r->style.sequences = r->targets.ids.count;
-        r->work.columns_more = targets_widest(&r->targets, r->style.chunk);
+        r->work.columns_more = 0;
+        r->work.columns_each = targets_widest(&r->targets, r->style.chunk);
         r->work.passes = 1;
-        if (r->work.columns_more > COLUMNS_MAX)
-            r->work.columns_more = COLUMNS_MAX;
     }
     if (r->o.scores != NULL) /* rows of one sequence stand one behind the other */
         r->work.lanes = 1;

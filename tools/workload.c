@@ -10,6 +10,7 @@ enum {
     AHEAD_WISHED = 63,   /* the fewest, as long as it costs little */
     ENCODE_USUAL = 2048, /* tokens of an encoder pass that only encodes */
     EXTRA_SHARE = 4,     /* of what the budget has above the smallest */
+    COLUMNS_MORE_MOST = 256,
     FEW_TOKENS = 32,
 };
 
@@ -158,16 +159,18 @@ static double seconds_of(nw_model *model, const workload *w, const way *how, uin
     double encode = (double)(plan.read.encode + plan.read.cross + plan.read.refill) / plan.disk_rate;
     double scratch =
         (double)plan.read.kv / (double)how->live; /* bytes of one prompt's K and V, if they go to the disk */
-    double encoded = (double)how->together, busy = (double)how->live;
+    double busy = (double)how->live;
+    size_t encoded = how->together, count = most(w->count, 1);
     if (how->ahead > 0) {
-        encoded = (double)(how->ahead + 1);
-    } else if (w->count > how->live) {
-        encoded = (double)least(how->together, most(how->live / 2, 1));
-        busy -= (encoded - 1) / 2;
+        encoded = how->ahead + 1;
+    } else if (count > how->live) {
+        encoded = least(how->together, most(how->live / 2, 1));
+        busy -= (double)(encoded - 1) / 2;
     }
+    size_t times = (count + encoded - 1) / encoded;
     if (how->ahead > 0 && scratch * (double)(how->live + how->ahead) > SCRATCH_MOST)
         return 0;
-    return pass * passes_of(w) / busy + encode / encoded + scratch / plan.disk_rate;
+    return pass * passes_of(w) / busy + encode * (double)times / (double)count + scratch / plan.disk_rate;
 }
 
 /* The better of two ways: the other one if it takes less than `share` of the time. */
@@ -243,10 +246,10 @@ static void choose_columns(nw_model *model, const workload *w, nw_session_option
 {
     nw_plan  without, with;
     nw_error ignored = {0};
-    size_t   lanes = o->max_lanes;
+    size_t   lanes = o->max_lanes, most_more = w->columns_more + w->columns_each * (lanes / w->width);
     if (nw_plan_make(model, o, &without, &ignored) != NW_OK)
         return;
-    for (size_t more = w->columns_more; more > 0; more /= 2) {
+    for (size_t more = least(most_more, COLUMNS_MORE_MOST); more > 0; more /= 2) {
         o->max_columns = lanes + more;
         if (nw_plan_make(model, o, &with, &ignored) == NW_OK && with.slot_count >= without.slot_count &&
             with.seconds_per_token <= COLUMNS_SLOWER * without.seconds_per_token)

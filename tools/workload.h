@@ -12,7 +12,8 @@ typedef struct {
     size_t         count;
     size_t         width;        /* lanes that one request takes */
     size_t         lanes;        /* asked for; 0: chosen */
-    size_t         columns_more; /* tokens that a pass could have use for beside one a lane */
+    size_t         columns_more; /* tokens that a pass could have use for beside one a lane: guesses, of all lanes */
+    size_t         columns_each; /* the same, of each request: tokens of answers that are judged */
     size_t         passes;       /* that an answer takes, as far as can be known: to weigh them against the encoder's */
 } workload;
 

@@ -53,6 +53,15 @@ ok --choices "$work/choices" --json "$text"
 passes=$(sed 's/.*"passes":\([0-9]*\).*/\1/' "$work/out")
 [ "$passes" -le 6 ] || fail "$ran: $passes passes"
 
+# Many prompts share passes, all tokens of each one's answer in one.
+yes '11 10 5 4 9 6 14 3 7 15 8 63 20 3 18 55 12 41 1' | head -n 48 >"$work/many"
+input=$work/many
+ok --score '133 241 133 241 133 241 1' --json --lines --input-ids -
+input=
+passes=$(tail -n 1 "$work/out" | sed 's/.*"passes":\([0-9]*\).*/\1/')
+[ "$passes" -le 6 ] || fail "$ran: $passes passes for 48 prompts"
+[ "$(sed 's/, "stats".*//' "$work/out" | sort -u | wc -l)" -eq 1 ] || fail "$ran: different numbers"
+
 : >"$work/none"
 refused 2 'no answers' run -m "$model" -b 64M --choices "$work/none" x
 printf 'a\n\nb\n' >"$work/gap"
