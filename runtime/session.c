@@ -34,7 +34,12 @@ static nw_code weights_acquire(void *user, uint32_t tensor, uint32_t tile, nw_ti
     nw_session *s = user;
     report_progress(s, tensor);
     nw_trace_tile(&s->parts.trace, tensor, tile);
-    return nw_window_acquire(&s->window, tensor, tile, ret, err);
+    while (s->touch.next < s->touch.end && nw_window_would_wait(&s->window))
+        nw_first_touch_some(&s->touch, s->workers, &s->parts.trace);
+    nw_code rc = nw_window_acquire(&s->window, tensor, tile, ret, err);
+    if (rc == NW_OK && nw_window_fills_pin(&s->window))
+        nw_first_touch_some(&s->touch, s->workers, &s->parts.trace);
+    return rc;
 }
 
 static size_t weights_more(void *user, size_t most, size_t multiple, nw_tile *ret)

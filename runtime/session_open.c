@@ -97,6 +97,7 @@ static nw_code map_arena(nw_session *s, nw_error *err)
         s->parts.pins[i].at = s->blueprint.pin_at[i];
     for (size_t i = 0; i < s->blueprint.embed_count; i++)
         s->parts.embed_pins[i].at = s->blueprint.embed_at[i];
+    s->touch = (nw_first_touch){.next = s->parts.region, .end = s->parts.region + s->blueprint.plan.pinned_bytes};
     return NW_OK;
 }
 

@@ -3,6 +3,7 @@
 #define NW_RUNTIME_SESSION_STATE_H
 
 #include "model/draft.h"
+#include "first_touch.h"
 #include "plan.h"
 #include "team.h"
 #include "window.h"
@@ -64,6 +65,7 @@ struct nw_session {
     nw_workers       *workers;
     nw_io            *io;
     nw_window         window;
+    nw_first_touch    touch; /* of the pins */
     void             *arena;
     size_t            arena_bytes;
     atomic_bool       stop;

@@ -483,6 +483,15 @@ static void make_ready(const nw_window *w, const nw_pin *pin, const nw_pin_shape
     }
 }
 
+bool nw_window_would_wait(nw_window *w)
+{
+    NW_CHECK(!w->in_use);
+    nw_window_keep_up(w);
+    const nw_pin *pin = pin_of(w, w->at);
+    bool          in_slot = pin == NULL || pin->in_slot || pin->unfit;
+    return (in_slot ? nw_window_slot(w, w->head)->state : pin->state) == NW_SLOT_READING;
+}
+
 nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err)
 {
     NW_CHECK(!w->in_use);

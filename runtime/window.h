@@ -90,6 +90,9 @@ NW_MUST_USE nw_code nw_window_kv_stored(nw_window *w, nw_error *err);
 bool                nw_window_at_kv(const nw_window *w);
 NW_MUST_USE nw_code nw_window_kv_skip(nw_window *w, nw_error *err);
 
+/* True if acquire would have to wait for the disk. Reads on. */
+bool nw_window_would_wait(nw_window *w);
+
 /* nw_weights.acquire and release.
  * Errors  NW_E_IO, NW_E_FORMAT, both with err->block; NW_E_CANCELLED. */
 NW_MUST_USE nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err);

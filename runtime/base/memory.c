@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 void nw_memory_init(nw_memory *m, uint64_t limit, nw_memory_fault *fault)
 {
@@ -106,6 +107,16 @@ void *nw_memory_map(nw_memory *m, nw_tag tag, size_t bytes, bool huge)
     if (huge)
         madvise(raw + head, bytes, MADV_HUGEPAGE);
     return raw + head;
+}
+
+void nw_memory_populate(void *at, size_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), skip = (page - (uintptr_t)at % page) % page;
+    if (bytes < skip + page)
+        return;
+#ifdef MADV_POPULATE_WRITE
+    (void)madvise((unsigned char *)at + skip, (bytes - skip) / page * page, MADV_POPULATE_WRITE);
+#endif
 }
 
 void nw_memory_unmap(nw_memory *m, nw_tag tag, void *p, size_t bytes)

@@ -52,6 +52,10 @@ void *nw_memory_map(nw_memory *m, nw_tag tag, size_t bytes, bool huge);
 /* Gives it back; NULL is fine. */
 void  nw_memory_unmap(nw_memory *m, nw_tag tag, void *p, size_t bytes);
 
+/* Has the system find memory for the whole pages in [at, at + bytes) of a mapping now, not at their first use. What is
+ * in them stays. Where the kernel cannot (before Linux 5.14), nothing happens. */
+void nw_memory_populate(void *at, size_t bytes);
+
 /* The whole of an nw_error for the last refused allocation: NW_E_MEMORY, or NW_E_BUDGET when the limit refused.
  * bytes   about what was asked for, said when the system refused; the account knows it otherwise. */
 nw_code nw_memory_fail(const nw_memory *m, nw_error *err, size_t bytes, const char *what);
