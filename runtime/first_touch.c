@@ -7,15 +7,18 @@ typedef struct {
     nw_trace             *trace;
 } touch_job;
 
-/* The i-th chunk from `next` on; chunks lie at multiples of their size. */
+/* Where the i-th chunk from `next` on begins; chunks lie at multiples of their size. */
+static unsigned char *chunk_at(const nw_first_touch *t, size_t i)
+{
+    size_t skip = i == 0 ? 0 : i * CHUNK - (uintptr_t)t->next % CHUNK;
+    return t->next + nw_min_size(skip, (size_t)(t->end - t->next));
+}
+
 static void touch_chunk(void *ctx, size_t i, size_t worker)
 {
     const touch_job *j = ctx;
-    unsigned char   *first = j->touch->next, *end = j->touch->end;
-    size_t           to_border = CHUNK - (uintptr_t)first % CHUNK, left = (size_t)(end - first);
-    size_t           from = i == 0 ? 0 : to_border + (i - 1) * CHUNK;
-    if (from < left)
-        nw_memory_populate(first + from, nw_min_size(i == 0 ? to_border : CHUNK, left - from));
+    unsigned char   *from = chunk_at(j->touch, i);
+    nw_memory_populate(from, (size_t)(chunk_at(j->touch, i + 1) - from));
     nw_trace_restored(j->trace, worker);
 }
 
@@ -26,6 +29,5 @@ void nw_first_touch_some(nw_first_touch *t, nw_workers *workers, nw_trace *trace
     size_t    count = nw_workers_count(workers);
     touch_job j = {.touch = t, .trace = trace};
     nw_trace_run(trace, NW_WORK_PRODUCT, touch_chunk, &j, count);
-    size_t done = CHUNK - (uintptr_t)t->next % CHUNK + (count - 1) * CHUNK;
-    t->next += nw_min_size(done, (size_t)(t->end - t->next));
+    t->next = chunk_at(t, count);
 }

@@ -12,15 +12,21 @@
 
 /* ---- requests ---- */
 
-static request *find_request(nw_session *s, request_state state)
+/* The oldest in this state whose id is `from` or above. */
+static request *next_request(const nw_session *s, request_state state, uint64_t from)
 {
     request *oldest = NULL;
     for (size_t i = 0; i < s->request_count; i++) {
         request *r = &s->requests[i];
-        if (r->state == state && (oldest == NULL || r->id < oldest->id))
+        if (r->state == state && r->id >= from && (oldest == NULL || r->id < oldest->id))
             oldest = r;
     }
     return oldest;
+}
+
+static request *find_request(const nw_session *s, request_state state)
+{
+    return next_request(s, state, 0);
 }
 
 static size_t count_requests(const nw_session *s, request_state state)
@@ -222,15 +228,11 @@ static size_t group_worth(const nw_session *s)
     return (size_t)fmax(1, fmin(worth, lives / 2));
 }
 
-static const request *next_waiting(const nw_session *s, uint64_t after)
+/* Whether a prompt may go through the encoder together with n others of `rows` tokens in all. NULL: it may not. */
+static bool fits_encoding(const nw_session *s, const request *r, size_t n, size_t rows)
 {
-    const request *next = NULL;
-    for (size_t i = 0; i < s->request_count; i++) {
-        const request *r = &s->requests[i];
-        if (r->state == REQUEST_WAITING && r->id > after && (next == NULL || r->id < next->id))
-            next = r;
-    }
-    return next;
+    const nw_shape *shape = &s->blueprint.shape;
+    return r != NULL && n < shape->inputs && r->ask.input_count <= shape->maxima.encode_tokens - rows;
 }
 
 /* Pages that a prompt's K and V take; places, if they go to the disk. */
@@ -248,18 +250,18 @@ static size_t cross_free(const nw_session *s)
  * have the room that it takes to make the pass worth it. */
 static bool is_time_to_encode(const nw_session *s, size_t room, size_t live)
 {
-    size_t   most = live > 0 ? group_worth(s) : 1, rows = s->blueprint.shape.maxima.encode_tokens;
-    uint64_t last = 0;
+    size_t   most = live > 0 ? group_worth(s) : 1, rows = 0;
+    uint64_t from = 0;
     for (size_t n = 0; n < most; n++) {
-        const request *r = next_waiting(s, last);
-        if (r == NULL || n == s->blueprint.shape.inputs || r->ask.input_count > rows)
+        const request *r = next_request(s, REQUEST_WAITING, from);
+        if (!fits_encoding(s, r, n, rows))
             return n > 0; /* there are no more, or no more go into one pass */
         size_t need = cross_need(s, r->ask.input_count);
         if (need > room)
             return false;
         room -= need;
-        rows -= r->ask.input_count;
-        last = r->id;
+        rows += r->ask.input_count;
+        from = r->id + 1;
     }
     return true;
 }
@@ -278,11 +280,7 @@ static bool take_cross(nw_session *s, request *r)
 static bool join_encoding(nw_session *s, size_t *n, size_t *rows)
 {
     request *r = find_request(s, REQUEST_WAITING);
-    if (r == NULL || *n == s->blueprint.shape.inputs)
-        return false;
-    if (r->ask.input_count > s->blueprint.shape.maxima.encode_tokens - *rows)
-        return false;
-    if (!take_cross(s, r))
+    if (!fits_encoding(s, r, *n, *rows) || !take_cross(s, r))
         return false;
     r->cross.length = (uint32_t)r->ask.input_count;
     r->start_seconds = nw_system_seconds();

@@ -73,6 +73,12 @@ static nw_pin *pin_of(const nw_window *w, nw_visit v)
     return &w->parts->pins[v.step];
 }
 
+/* True if the visit whose pin this is finds its tile in a slot. */
+static bool uses_slot(const nw_pin *pin)
+{
+    return pin == NULL || pin->in_slot || pin->unfit;
+}
+
 nw_pin_shape nw_window_pin_shape(const nw_window *w, nw_step step)
 {
     return nw_pin_shape_of(w->model, &w->shape.pinning, step, w->shape.align);
@@ -462,8 +468,7 @@ static nw_tile tile_of(const nw_window *w, nw_step step, const unsigned char *by
 static const nw_pin *settled_pin(const nw_window *w, nw_visit v, nw_pin_shape *ret_shape)
 {
     const nw_pin *pin = pin_of(w, v);
-    bool          there = pin != NULL && pin->state == NW_SLOT_READY && pin->visited && !pin->in_slot && !pin->unfit;
-    if (!there)
+    if (uses_slot(pin) || pin->state != NW_SLOT_READY || !pin->visited)
         return NULL;
     *ret_shape = nw_window_pin_shape(w, nw_window_step(w, v));
     bool restored = ret_shape->form == NW_PINS_STORED && nw_checkpoint_pack(w->model->checkpoint) != NULL;
@@ -488,7 +493,7 @@ bool nw_window_would_wait(nw_window *w)
     NW_CHECK(!w->in_use);
     nw_window_keep_up(w);
     const nw_pin *pin = pin_of(w, w->at);
-    bool          in_slot = pin == NULL || pin->in_slot || pin->unfit;
+    bool          in_slot = uses_slot(pin);
     return (in_slot ? nw_window_slot(w, w->head)->state : pin->state) == NW_SLOT_READING;
 }
 
@@ -504,7 +509,7 @@ nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile 
     nw_window_keep_up(w);
 
     nw_pin              *pin = pin_of(w, w->at);
-    bool                 in_slot = pin == NULL || pin->in_slot || pin->unfit;
+    bool                 in_slot = uses_slot(pin);
     nw_slot             *s = in_slot ? nw_window_slot(w, w->head) : NULL;
     const unsigned char *bytes = in_slot ? s->bytes : w->parts->region + pin->at;
     if (in_slot)

@@ -11,7 +11,6 @@
 
 #include <math.h>
 
-
 static const char *const cases[] = {
     "t5-v1.0-tied", "t5-v1.1", "flan-bf16-shards", "flan-f16",  "mt5",  "umt5",    "byt5",
     "ul2",          "madlad",  "encoder-only",     "odd-sizes", "long", "buckets", "three-embeddings",
@@ -31,7 +30,6 @@ static const struct {
 static const char *kernels;
 static bool        inferred, repacked, packed;
 static nw_compress compress; /* of packs */
-static unsigned    failures, checks;
 
 static void check_floats(const char *name, const char *what, size_t index, const float *have, const float *want,
                          size_t n)
