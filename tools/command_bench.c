@@ -47,11 +47,11 @@ static const struct argp_option bench_argp_options[] = {
     {"trace", KEY_TRACE, "FILE", 0,
      "Write a timeline of reads, decodes, products and waits to FILE, for Perfetto or chrome://tracing; no pass that "
      "only reads is then made in between",
-     5},
+     6},
     {"trace-events", KEY_TRACE_EVENTS, "N", 0,
      "The most events that it holds, 32 bytes each of the budget (default 262144, or what a sixteenth of the budget "
      "holds)",
-     5},
+     6},
     {0},
 };
 

@@ -49,15 +49,15 @@ static const struct argp_option embed_argp_options[] = {
     {"mask", KEY_MASK, "on|off", 0, "off: pads are attended to, like any other token (default on)", 2},
     {"zero-pad", KEY_ZERO_PAD, 0, 0, "The states of pads are zero", 2},
     {"encode-tokens", KEY_ENCODE_TOKENS, "N", 0,
-     "With --lines: texts of up to N tokens go through the encoder together (default: chosen, up to 2048)", 4},
+     "With --lines: texts of up to N tokens go through the encoder together (default: chosen, up to 2048)", 5},
     {"output", 'o', "FILE", 0,
      "Write to FILE.safetensors or FILE.npy, states unless --pool is given; without it, vectors are printed as JSON",
-     5},
+     6},
     {"pool", KEY_POOL, "mean|none", 0,
      "mean: one vector a text, the mean over its tokens, end token included (default without --output); none: the "
      "states of all tokens",
-     5},
-    {"normalize", KEY_NORMALIZE, 0, 0, "Vectors have length 1", 5},
+     6},
+    {"normalize", KEY_NORMALIZE, 0, 0, "Vectors have length 1", 6},
     {0},
 };
 

@@ -15,7 +15,7 @@ typedef struct {
 } info_options;
 
 static const struct argp_option info_argp_options[] = {
-    {"tensors", KEY_TENSORS, 0, 0, "List every tensor (so does --verbose)", 5},
+    {"tensors", KEY_TENSORS, 0, 0, "List every tensor (so does --verbose)", 6},
     {0},
 };
 

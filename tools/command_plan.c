@@ -26,7 +26,7 @@ static const struct argp_option plan_argp_options[] = {
     {"encode-tokens", KEY_ENCODE_TOKENS, "N", 0,
      "With --embed: texts of up to N tokens go through the encoder together", 2},
     {"memory-rate", KEY_MEMORY_RATE, "SIZE", 0, "Predict with memory that reads SIZE a second (default: an assumption)",
-     4},
+     5},
     {0},
 };
 

@@ -81,14 +81,14 @@ static const struct argp_option run_argp_options[] = {
      "Do not answer: rank the answers in FILE, one a line, best first, each with its log-probability and the mean over "
      "its tokens",
      2},
-    {"logprobs", KEY_LOGPROBS, 0, 0, "With --json: the log probability of each token", 5},
-    {"top-logprobs", KEY_TOP_LOGPROBS, "K", 0, "With --json: the K most probable tokens at each step", 5},
+    {"logprobs", KEY_LOGPROBS, 0, 0, "With --json: the log probability of each token", 6},
+    {"top-logprobs", KEY_TOP_LOGPROBS, "K", 0, "With --json: the K most probable tokens at each step", 6},
     {"scores", KEY_SCORES, "FILE", 0,
      "Write the scores of every step to FILE.safetensors: scores.0, scores.1, ... [steps, vocab_size] f32, one for "
      "each prompt; these then come one at a time",
-     5},
+     6},
     {"scores-kind", KEY_SCORES_KIND, "KIND", 0,
-     "raw (default): the model's logits; processed: what tokens are chosen from", 5},
+     "raw (default): the model's logits; processed: what tokens are chosen from", 6},
     {0},
 };
 

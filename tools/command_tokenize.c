@@ -20,7 +20,7 @@ static const struct argp_option tokenize_options[] = {
     {0, 0, 0, 0, "Text:", 2},
     {"file", 'f', "FILE", 0, "Read the text from FILE, all of it; - is standard input", 2},
     {"lines", KEY_LINES, 0, 0, "Each line is a text of its own and gives one line of ids", 2},
-    {"pieces", KEY_PIECES, 0, 0, "Each id on a line of its own, with its piece", 5},
+    {"pieces", KEY_PIECES, 0, 0, "Each id on a line of its own, with its piece", 6},
     {0},
 };
 

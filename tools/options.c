@@ -90,42 +90,42 @@ const struct argp options_model_argp = {.options = model_options, .parser = pars
  * ---------------------------------------------------------------------------------------------------------- */
 
 static const struct argp_option session_options[] = {
-    {0, 0, 0, 0, "Budget and speed:", 3},
+    {0, 0, 0, 0, "Budget and speed:", 4},
     {"budget", 'b', "SIZE", 0,
      "The most memory that the whole process may ever hold: 900M or 1.5G (of 1024), 2GB (of 1000), "
      "60% of what is available, or auto (default)",
-     3},
-    {"ram", 0, 0, OPTION_ALIAS, 0, 3},
-    {"max-new-tokens", 'n', "N", 0, "The longest answer, in tokens (default 256)", 3},
-    {"n-predict", 0, 0, OPTION_ALIAS, 0, 3},
-    {"max-tokens", 0, 0, OPTION_ALIAS, 0, 3},
-    {"max-input-tokens", KEY_MAX_INPUT, "N", 0, "The longest prompt, in tokens, its end token included", 3},
-    {"threads", 't', "N", 0, "Threads that compute (default: as many as this process may use)", 3},
-    {"force", KEY_FORCE, 0, 0, "Accept a budget above what the machine has available", 3},
+     4},
+    {"ram", 0, 0, OPTION_ALIAS, 0, 4},
+    {"max-new-tokens", 'n', "N", 0, "The longest answer, in tokens (default 256)", 4},
+    {"n-predict", 0, 0, OPTION_ALIAS, 0, 4},
+    {"max-tokens", 0, 0, OPTION_ALIAS, 0, 4},
+    {"max-input-tokens", KEY_MAX_INPUT, "N", 0, "The longest prompt, in tokens, its end token included", 4},
+    {"threads", 't', "N", 0, "Threads that compute (default: as many as this process may use)", 4},
+    {"force", KEY_FORCE, 0, 0, "Accept a budget above what the machine has available", 4},
     {"disk-rate", KEY_DISK_RATE, "SIZE", 0,
-     "What the disk reads in a second: for predictions, and for whether what stays of a pack stays packed", 3},
+     "What the disk reads in a second: for predictions, and for whether what stays of a pack stays packed", 4},
     {"scratch", KEY_SCRATCH, "DIR", 0,
      "Where a long prompt's K and V go if the budget has no room for them (default: TMPDIR, /var/tmp or the current "
      "directory)",
-     3},
-    {0, 0, 0, 0, "For experiments, never changing the answer:", 4},
-    {"io", KEY_IO, "WITH", 0, "How weights are read: uring, threads, or auto (default)", 4},
-    {"window", KEY_WINDOW, "SIZE", 0, "Memory for weights on their way from the disk (default: chosen)", 4},
-    {"queue-depth", KEY_QUEUE_DEPTH, "N", 0, "The most reads of weights at once (default: what the window holds)", 4},
-    {"pins", KEY_PINS, "SIZE|off", 0, "The most that weights may stay resident (default: what fits)", 4},
+     4},
+    {0, 0, 0, 0, "For experiments, never changing the answer:", 5},
+    {"io", KEY_IO, "WITH", 0, "How weights are read: uring, threads, or auto (default)", 5},
+    {"window", KEY_WINDOW, "SIZE", 0, "Memory for weights on their way from the disk (default: chosen)", 5},
+    {"queue-depth", KEY_QUEUE_DEPTH, "N", 0, "The most reads of weights at once (default: what the window holds)", 5},
+    {"pins", KEY_PINS, "SIZE|off", 0, "The most that weights may stay resident (default: what fits)", 5},
     {"pin-form", KEY_PIN_FORM, "FORM", 0,
-     "How weights stay resident: packed (as a pack has them), slim, plain, or auto (default)", 4},
-    {"kv", KEY_KV, "disk|auto", 0, "Where a prompt's K and V are kept (default auto: in memory, if they fit)", 4},
-    {"prefetch", KEY_PREFETCH, "on|off", 0, "Read ahead of the computation (default on)", 4},
-    {"verify", KEY_VERIFY, "on|off", 0, "Compare the checksums of a pack as it is read (default on)", 4},
-    {"kernels", KEY_KERNELS, "NAME", OPTION_HIDDEN, 0, 4},
+     "How weights stay resident: packed (as a pack has them), slim, plain, or auto (default)", 5},
+    {"kv", KEY_KV, "disk|auto", 0, "Where a prompt's K and V are kept (default auto: in memory, if they fit)", 5},
+    {"prefetch", KEY_PREFETCH, "on|off", 0, "Read ahead of the computation (default on)", 5},
+    {"verify", KEY_VERIFY, "on|off", 0, "Compare the checksums of a pack as it is read (default on)", 5},
+    {"kernels", KEY_KERNELS, "NAME", OPTION_HIDDEN, 0, 5},
     {0},
 };
 
 static const struct argp_option budget_options[] = {
-    {"budget", 'b', "SIZE", 0, "The most memory that the whole process may hold (default: what it takes)", 3},
-    {"ram", 0, 0, OPTION_ALIAS, 0, 3},
-    {"force", KEY_FORCE, 0, 0, "Accept a budget above what the machine has available", 3},
+    {"budget", 'b', "SIZE", 0, "The most memory that the whole process may hold (default: what it takes)", 4},
+    {"ram", 0, 0, OPTION_ALIAS, 0, 4},
+    {"force", KEY_FORCE, 0, 0, "Accept a budget above what the machine has available", 4},
     {0},
 };
 
@@ -246,14 +246,14 @@ const struct argp options_session_argp = {.options = session_options, .parser = 
  * ----------------------------------------------------------------------------------------------------------- */
 
 static const struct argp_option output_options[] = {
-    {0, 0, 0, 0, "Output:", 5},
-    {"json", KEY_JSON, 0, 0, "Print JSON", 5},
-    {"quiet", 'q', 0, 0, "No progress, warnings or remarks on standard error", 5},
-    {"verbose", 'v', 0, 0, "Say more on standard error; twice: much more", 5},
+    {0, 0, 0, 0, "Output:", 6},
+    {"json", KEY_JSON, 0, 0, "Print JSON", 6},
+    {"quiet", 'q', 0, 0, "No progress, warnings or remarks on standard error", 6},
+    {"verbose", 'v', 0, 0, "Say more on standard error; twice: much more", 6},
     {"color", KEY_COLOR, "WHEN", OPTION_ARG_OPTIONAL,
-     "auto (default: on terminals, unless NO_COLOR is set), always, never", 5},
-    {"help", 'h', 0, 0, "Print this help", 5},
-    {"usage", KEY_USAGE, 0, 0, "Print a short summary of the options", 5},
+     "auto (default: on terminals, unless NO_COLOR is set), always, never", 6},
+    {"help", 'h', 0, 0, "Print this help", 6},
+    {"usage", KEY_USAGE, 0, 0, "Print a short summary of the options", 6},
     {0},
 };
 

@@ -25,6 +25,13 @@ out_has 'default 256'
 
 refused 2 'no command'
 refused 2 "unknown command 'walk'" walk
+# No heading of the options without any of them.
+for command in run embed plan info pack unpack verify tokenize bench; do
+    run $command --help
+    awk '{ if (heading && NF == 0) exit 1; heading = /^ [A-Z].*:$/ }' "$work/out" ||
+        fail "$ran: a heading with nothing under it"
+done
+
 refused 2 "unknown command 'walk'" help walk
 refused 2 "unknown option '--bogus'.*narrows run --help" run --bogus
 refused 2 "unknown option '--bogus'" run -m "$model" --bogus=3 x
