@@ -90,7 +90,7 @@ void nw_forward_prepare(nw_forward *f)
 /* ---- matrix products ---- */
 
 enum {
-    TILES_MAX = 16,   /* of one job: some 30 MB, a millisecond of a memory's reading */
+    TILES_MAX = 32,   /* of one job: some 60 MB, two milliseconds of a memory's reading */
     PIECE_STRIPS = 4, /* of a piece of work at most */
     PIECES_EACH = 8   /* of a job for each worker, or more */
 };
@@ -200,69 +200,98 @@ static void product_strip(const product *p, const nw_tile *t, size_t i, size_t w
     }
 }
 
-/* Tiles of one job: of one tensor in a row, or of wi and wi_1 in turn, whose strips belong together. */
+/* Products of tensors of one shape with the same columns, in the order in which the schedule has their tiles. */
 typedef struct {
-    const product *products[2];
-    size_t         product_count;
+    const product *products[3];
+    uint32_t       tensors[3];
+    size_t         count;
+    /* The first tile of each, then the second of each, and so on; else all tiles of one, then all of the next. What
+     * is joined to the same output must be in turn: then one worker takes the strips of both, one after the other. */
+    bool in_turn;
+} product_group;
+
+/* What a group's visit is, counted over all of its tiles. */
+typedef struct {
+    size_t   product;
+    uint32_t tile;
+} product_visit;
+
+static product_visit visit_at(const product_group *g, uint64_t visit, uint64_t tile_count)
+{
+    if (g->in_turn)
+        return (product_visit){.product = (size_t)(visit % g->count), .tile = (uint32_t)(visit / g->count)};
+    return (product_visit){.product = (size_t)(visit / tile_count), .tile = (uint32_t)(visit % tile_count)};
+}
+
+/* Tiles of one job, in turns: of one tile, or of as many as belong together. */
+typedef struct {
     nw_tile        tiles[TILES_MAX];
-    size_t         tile_count;
-    size_t         strips, piece; /* of all turns; of one piece of work */
+    const product *products[TILES_MAX]; /* of each tile */
+    size_t         ends[TILES_MAX];     /* strips of each turn and those before it */
+    size_t         tile_count, each;    /* each: tiles of a turn */
+    size_t         piece;               /* strips, of all tiles of a turn, in one piece of work */
 } product_job;
 
 static void product_piece(void *ctx, size_t i, size_t worker)
 {
     const product_job *j = ctx;
-    size_t             n = j->product_count, each = (size_t)j->tiles[0].strips; /* only the last tile may have fewer */
-    size_t             end = nw_min_size((i + 1) * j->piece, j->strips);
+    size_t             turn = 0, strips = j->ends[j->tile_count / j->each - 1];
+    size_t             end = nw_min_size((i + 1) * j->piece, strips);
     for (size_t s = i * j->piece; s < end; s++) {
-        size_t turn = nw_min_size(s / each, j->tile_count / n - 1);
-        for (size_t k = 0; k < n; k++)
-            product_strip(j->products[k], &j->tiles[turn * n + k], s - turn * each, worker);
+        while (s >= j->ends[turn])
+            turn++;
+        for (size_t t = turn * j->each; t < (turn + 1) * j->each; t++)
+            product_strip(j->products[t], &j->tiles[t], s - (turn > 0 ? j->ends[turn - 1] : 0), worker);
     }
 }
 
 /* Acquires what comes next in the schedule, multiplies it on all workers, gives it back; as much at once as is there.
- * `visit` counts the tiles of the tensors [n] that are taken in turn. */
-static nw_code product_next(product *const *products, const uint32_t *tensors, size_t n, uint64_t visit,
-                            uint64_t *ret_visit, uint64_t visits, nw_error *err)
+ * `visit` counts the group's tiles. */
+static nw_code product_next(const product_group *g, uint64_t visit, uint64_t *ret_visit, uint64_t tile_count,
+                            nw_error *err)
 {
-    nw_forward *f = products[0]->f;
-    size_t      own = (size_t)(visit % n), most = (size_t)nw_min_u64(TILES_MAX, visits - visit) - 1;
-    product_job j = {.products = {products[own]}, .product_count = 1};
-    nw_code     rc = f->weights.acquire(f->weights.user, tensors[own], (uint32_t)(visit / n), &j.tiles[0], err);
+    nw_forward   *f = g->products[0]->f;
+    product_visit first = visit_at(g, visit, tile_count);
+    size_t        most = (size_t)nw_min_u64(TILES_MAX, tile_count * g->count - visit) - 1, strips = 0;
+    size_t        each = g->in_turn ? g->count : 1;
+    product_job   j = {.tile_count = 1, .each = 1};
+    nw_code       rc = f->weights.acquire(f->weights.user, g->tensors[first.product], first.tile, &j.tiles[0], err);
     if (rc != NW_OK)
         return rc;
-    size_t more = own == 0 && most > 0 ? f->weights.more(f->weights.user, most, n, &j.tiles[1]) : 0;
-    j.tile_count = 1 + more;
-    for (size_t k = 0; more > 0 && k < n; k++)
-        j.products[k] = products[k];
-    j.product_count = more > 0 ? n : 1;
-    for (size_t i = 0; i < j.tile_count; i++) {
-        NW_CHECK(j.tiles[i].tensor == tensors[(visit + i) % n] && j.tiles[i].tile == (visit + i) / n);
-        NW_CHECK(j.tiles[i].cols == products[own]->k);
+    size_t more = visit % each == 0 && most > 0 ? f->weights.more(f->weights.user, most, each, &j.tiles[1]) : 0;
+    if (more > 0) {
+        j.each = each;
+        j.tile_count = 1 + more;
     }
-    size_t turns = j.tile_count / j.product_count;
-    j.strips = (turns - 1) * (size_t)j.tiles[0].strips + (size_t)j.tiles[j.tile_count - 1].strips;
+    for (size_t i = 0; i < j.tile_count; i++) {
+        product_visit v = visit_at(g, visit + i, tile_count);
+        j.products[i] = g->products[v.product];
+        NW_CHECK(j.tiles[i].tensor == g->tensors[v.product] && j.tiles[i].tile == v.tile);
+        NW_CHECK(j.tiles[i].cols == j.products[i]->k);
+        if (i % j.each == 0)
+            j.ends[i / j.each] = strips += (size_t)j.tiles[i].strips;
+    }
     /* Strips in a row keep the memory busy over their seams; enough pieces remain for the workers to end together. */
-    j.piece = nw_max_size(1, nw_min_size(PIECE_STRIPS, j.strips / (f->team.thread_count * PIECES_EACH)));
-    f->team.run(f->team.user, NW_WORK_PRODUCT, product_piece, &j, (j.strips + j.piece - 1) / j.piece);
+    j.piece = nw_max_size(1, nw_min_size(PIECE_STRIPS, strips / (f->team.thread_count * PIECES_EACH)));
+    f->team.run(f->team.user, NW_WORK_PRODUCT, product_piece, &j, (strips + j.piece - 1) / j.piece);
     *ret_visit = visit + j.tile_count;
     return f->weights.release(f->weights.user, j.tiles, j.tile_count, err);
 }
 
-static nw_code multiply_in_turn(product *const *products, const uint32_t *tensors, size_t n, nw_error *err)
+static nw_code multiply_all(const product_group *g, nw_error *err)
 {
-    const nw_tensor_need *need = &products[0]->f->tensors->list[tensors[0]];
-    uint64_t              visits = nw_cut_make(need->rows, need->cols).tile_count * n;
-    nw_code               rc = NW_OK;
-    for (uint64_t visit = 0; visit < visits && rc == NW_OK;)
-        rc = product_next(products, tensors, n, visit, &visit, visits, err);
+    const nw_tensors *tensors = g->products[0]->f->tensors;
+    uint64_t tile_count = nw_cut_make(tensors->list[g->tensors[0]].rows, tensors->list[g->tensors[0]].cols).tile_count;
+    nw_code  rc = NW_OK;
+    for (uint64_t visit = 0; visit < tile_count * g->count && rc == NW_OK;)
+        rc = product_next(g, visit, &visit, tile_count, err);
     return rc;
 }
 
-static nw_code multiply(product *p, uint32_t tensor, nw_error *err)
+static nw_code multiply(const product *p, uint32_t tensor, nw_error *err)
 {
-    return multiply_in_turn(&p, &tensor, 1, err);
+    product_group g = {.products = {p}, .tensors = {tensor}, .count = 1};
+    return multiply_all(&g, err);
 }
 
 static product product_make(nw_forward *f, const float *x, size_t columns, size_t k, float *y, size_t ldy, join how)
@@ -275,16 +304,29 @@ static nw_code feed_forward(nw_forward *f, nw_stack stack, uint32_t block, const
                             size_t columns, nw_error *err)
 {
     const nw_config *c = f->config;
-    const uint32_t   tensors[] = {nw_tensors_at(f->tensors, stack, block, NW_ROLE_WI),
-                                c->gated ? nw_tensors_at(f->tensors, stack, block, NW_ROLE_WI1) : 0};
     product          in = product_make(f, h, columns, c->d_model, ff, c->d_ff, JOIN_ACTIVATE);
     product          gate = product_make(f, h, columns, c->d_model, ff, c->d_ff, JOIN_MULTIPLY);
     product          out = product_make(f, ff, columns, c->d_ff, x, c->d_model, JOIN_ADD);
-    product *const   in_turn[] = {&in, &gate};
-    nw_code          rc = multiply_in_turn(in_turn, tensors, c->gated ? 2 : 1, err);
+    product_group    both = {.products = {&in, &gate}, .count = c->gated ? 2 : 1, .in_turn = true};
+    both.tensors[0] = nw_tensors_at(f->tensors, stack, block, NW_ROLE_WI);
+    if (c->gated)
+        both.tensors[1] = nw_tensors_at(f->tensors, stack, block, NW_ROLE_WI1);
+    nw_code rc = multiply_all(&both, err);
     if (rc == NW_OK)
         rc = multiply(&out, nw_tensors_at(f->tensors, stack, block, NW_ROLE_WO), err);
     return rc;
+}
+
+/* The queries, keys and values of a block's self-attention, which are made from the same columns. */
+static nw_code multiply_qkv(const product *q, const product *k, const product *v, nw_stack stack, uint32_t block,
+                            nw_error *err)
+{
+    const nw_tensors *ts = q->f->tensors;
+    product_group     g = {.products = {q, k, v}, .count = 3};
+    g.tensors[0] = nw_tensors_at(ts, stack, block, NW_ROLE_Q);
+    g.tensors[1] = nw_tensors_at(ts, stack, block, NW_ROLE_K);
+    g.tensors[2] = nw_tensors_at(ts, stack, block, NW_ROLE_V);
+    return multiply_all(&g, err);
 }
 
 /* ---- norms ---- */
@@ -538,18 +580,14 @@ static nw_code encode_block(nw_forward *f, uint32_t block, const nw_encode_input
     const nw_config  *c = f->config;
     const nw_tensors *ts = f->tensors;
     size_t            inner = nw_config_inner(c), d = c->d_model;
-    struct {
-        nw_role role;
-        float  *y;
-    } outputs[] = {{NW_ROLE_Q, f->encode.q}, {NW_ROLE_K, f->encode.k}, {NW_ROLE_V, f->encode.v}};
+    product           q = product_make(f, f->encode.h, rows, d, f->encode.q, inner, JOIN_STORE);
+    product           k = product_make(f, f->encode.h, rows, d, f->encode.k, inner, JOIN_STORE);
+    product           v = product_make(f, f->encode.h, rows, d, f->encode.v, inner, JOIN_STORE);
 
     norm(f, f->encode.h, f->encode.x, nw_tensors_at(ts, NW_STACK_ENCODER, block, NW_ROLE_NORM_SELF), rows);
-    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {
-        product p = product_make(f, f->encode.h, rows, d, outputs[i].y, inner, JOIN_STORE);
-        nw_code rc = multiply(&p, nw_tensors_at(ts, NW_STACK_ENCODER, block, outputs[i].role), err);
-        if (rc != NW_OK)
-            return rc;
-    }
+    nw_code rc = multiply_qkv(&q, &k, &v, NW_STACK_ENCODER, block, err);
+    if (rc != NW_OK)
+        return rc;
 
     encode_attention_job j = {.f = f, .bias = bias_table(f, NW_STACK_ENCODER, block), .inputs = inputs, .n = n};
     size_t               blocks = 0;
@@ -558,7 +596,7 @@ static nw_code encode_block(nw_forward *f, uint32_t block, const nw_encode_input
     f->team.run(f->team.user, NW_WORK_ATTENTION, encode_attention_piece, &j, blocks * c->head_count);
 
     product o = product_make(f, f->encode.a, rows, inner, f->encode.x, d, JOIN_ADD);
-    nw_code rc = multiply(&o, nw_tensors_at(ts, NW_STACK_ENCODER, block, NW_ROLE_O), err);
+    rc = multiply(&o, nw_tensors_at(ts, NW_STACK_ENCODER, block, NW_ROLE_O), err);
     if (rc != NW_OK)
         return rc;
 
@@ -650,17 +688,15 @@ nw_code nw_forward_cross(nw_forward *f, const float *states, nw_cross *const *cr
 /* q into its buffer; K and V straight into the columns' pages. */
 static nw_code decode_self_inputs(nw_forward *f, uint32_t block, const nw_column *columns, size_t n, nw_error *err)
 {
-    const nw_tensors *ts = f->tensors;
-    size_t            inner = nw_config_inner(f->config), d = f->config->d_model;
-    product           q = product_make(f, f->decode.h, n, d, f->decode.q, inner, JOIN_STORE);
-    nw_code           rc = multiply(&q, nw_tensors_at(ts, NW_STACK_DECODER, block, NW_ROLE_Q), err);
-    for (int i = 0; i < 2 && rc == NW_OK; i++) {
-        kv_target target = {.columns = columns, .block = block, .values = i == 1};
-        product   p = product_make(f, f->decode.h, n, d, NULL, 0, JOIN_STORE);
-        p.kv = &target;
-        rc = multiply(&p, nw_tensors_at(ts, NW_STACK_DECODER, block, i == 1 ? NW_ROLE_V : NW_ROLE_K), err);
-    }
-    return rc;
+    size_t    d = f->config->d_model;
+    kv_target keys = {.columns = columns, .block = block, .values = false};
+    kv_target values = {.columns = columns, .block = block, .values = true};
+    product   q = product_make(f, f->decode.h, n, d, f->decode.q, nw_config_inner(f->config), JOIN_STORE);
+    product   k = product_make(f, f->decode.h, n, d, NULL, 0, JOIN_STORE);
+    product   v = k;
+    k.kv = &keys;
+    v.kv = &values;
+    return multiply_qkv(&q, &k, &v, NW_STACK_DECODER, block, err);
 }
 
 /* x += o a */

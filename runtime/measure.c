@@ -24,7 +24,7 @@ static nw_code skip_tile(nw_session *s, const nw_tile *tile, nw_error *err)
         return NW_OK;
     }
     nw_workers_run(s->workers, take_strip, &j, (size_t)tile->strips);
-    return nw_session_release_tile(s, tile, err);
+    return nw_session_release_tiles(s, err);
 }
 
 nw_code nw_session_read_pass(nw_session *s, uint64_t *ret_bytes, double *ret_seconds, nw_error *err)

@@ -46,10 +46,11 @@ void nw_restore_layout(nw_restore *r, nw_arena *a, const nw_model *m, size_t thr
         r->packed[i] = nw_packed_init(r->codecs + i * r->codec_bytes, r->codec_bytes, NW_PACKED_DECODE);
 }
 
-static bool is_damaged(nw_restore *r, uint32_t strip, const char *why)
+static bool is_damaged(nw_restore *r, nw_step step, uint32_t strip, const char *why)
 {
     bool was = atomic_exchange(&r->damaged, true);
     if (!was) { /* whoever waits for the team sees both */
+        r->damaged_tile = step;
         r->damaged_strip = strip;
         r->why = why;
     }
@@ -64,7 +65,7 @@ static bool restore_pack(nw_restore *r, nw_step step, uint32_t strip, strip_at s
     const char     *why;
     *ret = (nw_rows){.dtype = p->tensor->dtype, .data = bytes};
     if (fresh && !r->verify_off && !nw_pack_strip_check(pack, (size_t)p->tile_first + step.tile, strip, bytes))
-        return is_damaged(r, strip, NULL);
+        return is_damaged(r, step, strip, NULL);
     switch (s.record.form) {
     case NW_FORM_PLAIN: return true;
     case NW_FORM_PACKED:
@@ -72,12 +73,13 @@ static bool restore_pack(nw_restore *r, nw_step step, uint32_t strip, strip_at s
         ret->data = r->plain + worker * r->plain_bytes;
         why = nw_packed_decode(r->packed[worker], p->tensor->dtype, bytes, s.record.bytes,
                                r->plain + worker * r->plain_bytes, s.rows * s.cols);
-        return why == NULL ? true : is_damaged(r, strip, why);
+        return why == NULL ? true : is_damaged(r, step, strip, why);
     case NW_FORM_SLIM3:
     case NW_FORM_SLIM4:
         ret->form = NW_ROWS_SLIM;
         /* A checksum says that a file is whole, not that its author means well. */
-        return !fresh || nw_slim_check(bytes, s.record.bytes, s.rows, s.cols) ? true : is_damaged(r, strip, no_slim);
+        return !fresh || nw_slim_check(bytes, s.record.bytes, s.rows, s.cols) ? true
+                                                                              : is_damaged(r, step, strip, no_slim);
     case NW_FORM_Q8: ret->form = NW_ROWS_Q8; return true;
     case NW_FORM_Q4: ret->form = NW_ROWS_Q4; return true;
     case NW_FORM_COUNT: break;
@@ -97,11 +99,12 @@ bool nw_restore_strip(nw_restore *r, nw_step step, uint32_t strip, const unsigne
     return true;
 }
 
-nw_code nw_restore_result(nw_restore *r, nw_step step, nw_error *err)
+nw_code nw_restore_result(nw_restore *r, nw_error *err)
 {
     if (!atomic_exchange(&r->damaged, false))
         return NW_OK;
     const nw_model *m = r->model;
+    nw_step         step = r->damaged_tile;
     nw_code         rc =
         nw_pack_strip_fail(nw_checkpoint_pack(m->checkpoint), (size_t)m->places[step.tensor].tile_first + step.tile,
                            r->damaged_strip, r->why, err);
@@ -137,7 +140,7 @@ nw_code nw_restore_row(nw_restore *r, const nw_kernels *kernels, uint32_t id, co
         return NW_OK;
     }
     if (!restore_pack(r, at.step, at.strip, find_strip(m, at.step, at.strip), bytes, true, 0, &rows))
-        return nw_restore_result(r, at.step, err);
+        return nw_restore_result(r, err);
     nw_rows_widen(kernels, &rows, at.row, d, out);
     return NW_OK;
 }

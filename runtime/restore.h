@@ -18,8 +18,9 @@ typedef struct {
     unsigned char  *plain;                             /* [threads, plain_bytes] */
     unsigned char  *codecs;                            /* [threads, codec_bytes] */
     nw_packed     **packed;                            /* [threads] */
-    /* A damage found in the tile in use: the first that any worker came to. */
+    /* A damage found in a tile in use: the first that any worker came to. */
     atomic_bool damaged;
+    nw_step     damaged_tile;
     uint32_t    damaged_strip;
     const char *why; /* NULL: its checksum */
 } nw_restore;
@@ -27,7 +28,7 @@ typedef struct {
 /* Carves the scratch; nothing where no strip is packed. Also used for measuring: the arena may have no base. */
 void nw_restore_layout(nw_restore *r, nw_arena *a, const nw_model *m, size_t threads);
 
-/* Rows of a strip of a tile. Called by any worker, for strips of one tile at a time.
+/* Rows of a strip of a tile. Called by any worker.
  * tile    the tile's bytes as they were read
  * fresh   they have not been checked since
  * ret     points into the tile or the worker's scratch
@@ -35,8 +36,9 @@ void nw_restore_layout(nw_restore *r, nw_arena *a, const nw_model *m, size_t thr
 bool nw_restore_strip(nw_restore *r, nw_step step, uint32_t strip, const unsigned char *tile, bool fresh, size_t worker,
                       nw_rows *ret);
 
-/* After all strips of a tile: NW_OK, or NW_E_IO for a damaged one (the first that a worker found). Forgets it. */
-NW_MUST_USE nw_code nw_restore_result(nw_restore *r, nw_step step, nw_error *err);
+/* After all strips of the tiles in use: NW_OK, or NW_E_IO for a damaged one (the first that a worker found). Forgets
+ * it. */
+NW_MUST_USE nw_code nw_restore_result(nw_restore *r, nw_error *err);
 
 /* Row `row` of a strip's rows of d columns as f32, out [d]. */
 void nw_rows_widen(const nw_kernels *kernels, const nw_rows *rows, size_t row, size_t d, float *out);

@@ -55,10 +55,9 @@ static bool weights_rows(void *user, const nw_tile *tile, size_t strip, size_t w
     return whole;
 }
 
-nw_code nw_session_release_tile(nw_session *s, const nw_tile *tile, nw_error *err)
+nw_code nw_session_release_tiles(nw_session *s, nw_error *err)
 {
-    nw_step step = {.tensor = tile->tensor, .tile = tile->tile};
-    nw_code rc = nw_restore_result(&s->parts.restore, step, err);
+    nw_code rc = nw_restore_result(&s->parts.restore, err);
     nw_window_release(&s->window, rc == NW_OK ? NW_TILE_USED : NW_TILE_DAMAGED);
     return rc;
 }
@@ -68,7 +67,7 @@ static nw_code weights_release(void *user, const nw_tile *tiles, size_t count, n
     nw_session *s = user;
     for (size_t i = 0; i < count; i++)
         s->stats.weight_bytes_used += tiles[i].rows * s->model->places[tiles[i].tensor].row_bytes;
-    return nw_session_release_tile(s, &tiles[0], err);
+    return nw_session_release_tiles(s, err);
 }
 
 static const float *weights_vector(void *user, uint32_t tensor)

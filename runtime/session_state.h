@@ -103,8 +103,8 @@ void                nw_session_leave(nw_session *s);
 /* Says which pass begins and what will probably follow it (NW_PASS_COUNT: nothing). */
 void nw_session_begin(nw_session *s, nw_pass pass, nw_pass next);
 
-/* Gives the tile in use back. Errors: NW_E_IO: one of its strips was damaged. */
-nw_code nw_session_release_tile(nw_session *s, const nw_tile *tile, nw_error *err);
+/* Gives the tiles in use back. Errors: NW_E_IO: one of its strips was damaged. */
+nw_code nw_session_release_tiles(nw_session *s, nw_error *err);
 
 /* After a pass failed: nothing of it may be used, and all requests are dropped. Returns rc. */
 nw_code nw_session_fail(nw_session *s, nw_code rc);

@@ -197,6 +197,12 @@ static uint32_t reading_max(uint32_t slot_count)
     return slot_count - slot_count / 4;
 }
 
+/* Slots in use at once: what is left of the others goes on being read into. */
+static size_t in_use_max(uint32_t slot_count)
+{
+    return nw_max_size(1, slot_count / 4);
+}
+
 uint32_t nw_window_ahead(const nw_shape *s)
 {
     uint64_t slots = AHEAD_BYTES / s->slot_bytes;
@@ -463,29 +469,21 @@ static nw_tile tile_of(const nw_window *w, nw_step step, const unsigned char *by
                      .data = bytes + nw_model_extent(w->model, step).skip};
 }
 
-/* The pin of a tile that is in it for good, and whose strips are multiplied from there as they are, and its shape; else
- * NULL. */
-static const nw_pin *settled_pin(const nw_window *w, nw_visit v, nw_pin_shape *ret_shape)
+/* A tile that is in its pin for good. Its strips lie there one behind the other; only those of a pack that are kept as
+ * they are stored have to be restored. */
+static nw_tile settled_tile(const nw_window *w, const nw_pin *pin, nw_step step)
 {
-    const nw_pin *pin = pin_of(w, v);
-    if (uses_slot(pin) || pin->state != NW_SLOT_READY || !pin->visited)
-        return NULL;
-    *ret_shape = nw_window_pin_shape(w, nw_window_step(w, v));
-    bool restored = ret_shape->form == NW_PINS_STORED && nw_checkpoint_pack(w->model->checkpoint) != NULL;
-    return restored ? NULL : pin;
-}
-
-/* The strips of a settled pin lie there one behind the other. */
-static void make_ready(const nw_window *w, const nw_pin *pin, const nw_pin_shape *shape, nw_tile *t)
-{
-    const nw_place *place = &w->model->places[t->tensor];
-    if (shape->form == NW_PINS_STORED) {
-        t->ready = (nw_rows){.dtype = place->tensor->dtype, .data = t->data};
-        t->ready_stride = (size_t)(t->strip_rows * place->row_bytes);
-    } else {
-        t->ready = nw_pin_rows(shape, 0, w->parts->region + pin->at);
-        t->ready_stride = shape->stride;
+    const nw_place *place = &w->model->places[step.tensor];
+    nw_pin_shape    shape = nw_window_pin_shape(w, step);
+    nw_tile         t = tile_of(w, step, w->parts->region + pin->at);
+    if (shape.form != NW_PINS_STORED) {
+        t.ready = nw_pin_rows(&shape, 0, w->parts->region + pin->at);
+        t.ready_stride = shape.stride;
+    } else if (nw_checkpoint_pack(w->model->checkpoint) == NULL) {
+        t.ready = (nw_rows){.dtype = place->tensor->dtype, .data = t.data};
+        t.ready_stride = (size_t)(t.strip_rows * place->row_bytes);
     }
+    return t;
 }
 
 bool nw_window_would_wait(nw_window *w)
@@ -518,38 +516,62 @@ nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile 
         in_slot ? wait_for(w, &s->state, &s->os_errno, step, err) : wait_for(w, &pin->state, &pin->os_errno, step, err);
     if (rc != NW_OK)
         return rc;
-    w->fresh = in_slot || !pin->visited;
     w->pin = pin != NULL && !pin->unfit ? pin : NULL;
     w->pin_shape = nw_window_pin_shape(w, step);
     if (in_slot)
         nw_slot_move(s, NW_SLOT_READY, NW_SLOT_IN_USE);
     w->in_use = true;
 
-    *ret = tile_of(w, step, bytes);
-    nw_pin_shape shape;
-    if (settled_pin(w, w->at, &shape) != NULL)
-        make_ready(w, pin, &shape, ret);
+    if (in_slot || !pin->visited) {
+        *ret = tile_of(w, step, bytes);
+        ret->fresh = true;
+    } else {
+        *ret = settled_tile(w, pin, step);
+    }
     return NW_OK;
+}
+
+/* True if the visit's tile is there, and its use changes nothing but a slot. `slots`: those in use before it. */
+static bool is_at_hand(nw_window *w, nw_visit v, size_t slots, nw_tile *ret)
+{
+    const nw_pin *pin = pin_of(w, v);
+    nw_step       step = nw_window_step(w, v);
+    if (!uses_slot(pin)) {
+        if (pin->state == NW_SLOT_READY && pin->visited)
+            *ret = settled_tile(w, pin, step);
+        return pin->state == NW_SLOT_READY && pin->visited;
+    }
+    const nw_slot *s = nw_window_slot(w, w->head + slots);
+    bool           fills_pin = pin != NULL && !pin->unfit;
+    if (fills_pin || slots >= in_use_max(w->shape.slot_count) || w->head + slots >= w->tail)
+        return false;
+    NW_CHECK(nw_visit_same(s->visit, v));
+    *ret = tile_of(w, step, s->bytes);
+    ret->fresh = true;
+    return s->state == NW_SLOT_READY && s->os_errno == 0;
 }
 
 size_t nw_window_more(nw_window *w, size_t most, size_t multiple, nw_tile *ret)
 {
-    size_t       count = 0;
-    nw_visit     v = {.pass = w->at.pass, .step = w->at.step + 1};
-    nw_pin_shape shape;
+    size_t   count = 0, slots = uses_slot(pin_of(w, w->at)) ? 1 : 0;
+    nw_visit v = {.pass = w->at.pass, .step = w->at.step + 1};
     NW_CHECK(w->in_use && w->more == 0);
-    if (settled_pin(w, w->at, &shape) == NULL)
+    if (nw_window_fills_pin(w))
         return 0;
     for (; count < most && v.step < w->model->step_count[v.pass] && !nw_window_is_kv(w, v); v.step++) {
-        const nw_pin *pin = settled_pin(w, v, &shape);
-        if (pin == NULL)
+        if (!is_at_hand(w, v, slots, &ret[count]))
             break;
-        ret[count] = tile_of(w, nw_window_step(w, v), w->parts->region + pin->at);
-        make_ready(w, pin, &shape, &ret[count]);
+        slots += uses_slot(pin_of(w, v)) ? 1 : 0;
         count++;
     }
-    w->more = (count + 1) / multiple * multiple;
-    w->more = w->more > 0 ? w->more - 1 : 0;
+    w->more = nw_max_size((count + 1) / multiple * multiple, 1) - 1;
+    v = w->at;
+    slots = w->head;
+    for (size_t i = 0; i <= w->more; i++, v = nw_window_after(w, v)) {
+        if (uses_slot(pin_of(w, v)) && i > 0)
+            nw_slot_move(nw_window_slot(w, slots), NW_SLOT_READY, NW_SLOT_IN_USE);
+        slots += uses_slot(pin_of(w, v)) ? 1 : 0;
+    }
     return w->more;
 }
 
@@ -562,27 +584,32 @@ bool nw_window_fills_pin(const nw_window *w)
 bool nw_window_strip(nw_window *w, const nw_tile *tile, size_t strip, size_t worker, nw_rows *ret)
 {
     nw_step step = {.tensor = tile->tensor, .tile = tile->tile};
-    nw_pin *pin = w->pin;
-    /* A pin that has another form than what is stored was settled when it was filled, and its tile ready. */
-    NW_CHECK(pin == NULL || pin->in_slot || w->pin_shape.form == NW_PINS_STORED);
-    if (!nw_restore_strip(&w->parts->restore, step, (uint32_t)strip, tile->data, w->fresh, worker, ret))
+    if (!nw_restore_strip(&w->parts->restore, step, (uint32_t)strip, tile->data, tile->fresh, worker, ret))
         return false;
     size_t rows = (size_t)nw_min_u64(tile->strip_rows, tile->rows - strip * tile->strip_rows);
-    if (pin != NULL && pin->in_slot &&
-        !nw_pin_fill(&w->pin_shape, w->kernels, strip, rows, (size_t)tile->cols, w->parts->region + pin->at, ret))
+    if (nw_window_fills_pin(w) &&
+        !nw_pin_fill(&w->pin_shape, w->kernels, strip, rows, (size_t)tile->cols, w->parts->region + w->pin->at, ret))
         atomic_store_explicit(&w->misfit, true, memory_order_relaxed);
     return true;
 }
 
-/* The tile at hand was in a slot. If it was to stay, its strips are in the pin now, or do not fit. */
-static void release_slot(nw_window *w, nw_tile_use use)
+static void free_slot(nw_window *w)
 {
-    nw_pin *pin = w->pin;
-    bool    misfit = atomic_exchange(&w->misfit, false);
     nw_slot_move(nw_window_slot(w, w->head), NW_SLOT_IN_USE, NW_SLOT_FREE);
     w->head++;
-    if (pin == NULL)
+}
+
+/* The tile at hand was filled into its pin, or has been there. */
+static void settle_pin(nw_window *w, nw_pin *pin, nw_tile_use use)
+{
+    if (!pin->in_slot) {
+        if (use == NW_TILE_DAMAGED)
+            nw_window_empty_pin(w, pin, nw_window_step(w, w->at));
+        else if (use == NW_TILE_USED)
+            pin->visited = true;
         return;
+    }
+    bool misfit = atomic_exchange(&w->misfit, false);
     pin->in_slot = false;
     pin->unfit = misfit;
     if (use != NW_TILE_USED || misfit)
@@ -596,15 +623,14 @@ void nw_window_release(nw_window *w, nw_tile_use use)
 {
     NW_CHECK(w->in_use);
     w->in_use = false;
-    if (w->pin == NULL || w->pin->in_slot)
-        release_slot(w, use);
-    else if (use == NW_TILE_DAMAGED)
-        nw_window_empty_pin(w, w->pin, nw_window_step(w, w->at));
-    else if (use == NW_TILE_USED)
-        w->pin->visited = true;
-    for (; w->more > 0; w->more--)
+    for (size_t i = 0; i <= w->more; i++) {
+        if (uses_slot(pin_of(w, w->at)))
+            free_slot(w);
+        if (i == 0 && w->pin != NULL)
+            settle_pin(w, w->pin, use);
         w->at = nw_window_after(w, w->at);
-    w->at = nw_window_after(w, w->at);
+    }
+    w->more = 0;
     if (!w->read_crossed && w->read.step < w->at.step) /* what it had not come to needed no reading */
         w->read = w->at;
     nw_window_reap(w, false);

@@ -43,7 +43,6 @@ typedef struct {
     bool     scratch_in_use;     /* by an encoder pass and its cross pass: pins that it overlays stay empty */
     bool     in_use;             /* a tile is acquired */
     size_t   more;               /* tiles behind it that are in use too */
-    bool     fresh;              /* that tile was read since a pass had it */
     nw_pin  *pin;                /* of that tile, unless it is streamed */
     nw_pin_shape      pin_shape; /* of that tile, pinned or not */
     atomic_bool       misfit;    /* a strip of that tile did not fit into its pin */
@@ -68,8 +67,8 @@ uint32_t nw_window_ahead(const nw_shape *s);
  * ENCODE nor CROSS. */
 void nw_window_begin(nw_window *w, nw_pass pass, nw_pass next);
 
-/* What was made of a tile. USED: its strips were asked for, checked and, where its pin has another form, written there.
- * DAMAGED: one of them was not what it should be: the tile is not kept. UNUSED: no strip was asked for, so nothing is
+/* What was made of the tiles in use. USED: its strips were asked for, checked and, where its pin has another form, written there.
+ * DAMAGED: one of them was not what it should be: what is new is not kept. UNUSED: no strip was asked for, so nothing is
  * known of it, and a pin of another form is still empty. */
 typedef enum { NW_TILE_USED, NW_TILE_DAMAGED, NW_TILE_UNUSED } nw_tile_use;
 
@@ -98,13 +97,14 @@ bool nw_window_would_wait(nw_window *w);
 NW_MUST_USE nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err);
 void                nw_window_release(nw_window *w, nw_tile_use use);
 
-/* nw_weights.more: tiles in pins that need not be restored. */
+/* nw_weights.more: what lies in pins or has come into slots, some of these at most; nothing beside a tile that fills
+ * its pin, and none that would. */
 size_t nw_window_more(nw_window *w, size_t most, size_t multiple, nw_tile *ret);
 
 /* True if the first use of the tile in use is what fills its pin. */
 bool nw_window_fills_pin(const nw_window *w);
 
-/* Rows of a strip of the tile in use, for any worker; nw_weights.rows. */
+/* Rows of a strip of a tile in use, for any worker; nw_weights.rows. */
 bool nw_window_strip(nw_window *w, const nw_tile *tile, size_t strip, size_t worker, nw_rows *ret);
 
 /* After the last step of a decode pass: waits until the pinned embedding, if planned, is resident. */

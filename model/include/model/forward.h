@@ -39,6 +39,7 @@ typedef struct {
     uint64_t    first, rows, cols;
     uint64_t    strip_rows, strips; /* rows of a strip but the last; strips in this tile */
     const void *data;               /* as it was read, at any address; its form is the matter of nw_weights.rows */
+    bool        fresh;              /* nothing has looked at it since it was read: nw_weights.rows checks it */
     /* If its strips lie in memory ready to be multiplied: the rows of the first, and bytes from each to the next. Data
      * is NULL otherwise, and nw_weights.rows has to be asked. */
     nw_rows ready;
@@ -87,10 +88,10 @@ typedef struct {
     /* Waits until the tile is there. Errors: NW_E_IO, NW_E_FORMAT, NW_E_CANCELLED. */
     nw_code (*acquire)(void *user, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err);
     /* Takes tiles into use that follow the one in use in the schedule and are ready: their number, at most
-     * `most`, which together with that one makes a multiple of `multiple`; or 0. One job for many tiles that are
-     * resident spares the workers most of their waiting for each other. */
+     * `most`, which together with that one makes a multiple of `multiple`; or 0. One job for many tiles spares the
+     * workers most of their waiting for each other. */
     size_t (*more)(void *user, size_t most, size_t multiple, nw_tile *ret);
-    /* The rows of strip `strip` of the tile in use, until `worker` asks for others or the tile is released. Called by
+    /* The rows of strip `strip` of a tile in use, until `worker` asks for others or the tile is released. Called by
      * all workers at once, each strip once. False: it cannot be had, and `release` will say why. */
     bool (*rows)(void *user, const nw_tile *tile, size_t strip, size_t worker, nw_rows *ret);
     /* Gives back all [count] tiles in use; the data may be overwritten at once. Errors: NW_E_IO, if one of their strips
