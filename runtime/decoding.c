@@ -41,12 +41,14 @@ void nw_request_end(nw_session *s, request *r)
     }
     if (r->search != NULL)
         r->search->processors = NULL; /* free */
+    if (r->placed[NW_KV_SELF])
+        nw_kv_stream_give(&s->parts.kv_stream, NW_KV_SELF, r->self.place);
+    if (r->placed[NW_KV_CROSS])
+        nw_kv_stream_give(&s->parts.kv_stream, NW_KV_CROSS, r->cross.kv.place);
+    r->placed[NW_KV_SELF] = r->placed[NW_KV_CROSS] = false;
     nw_page_pool_give(&s->parts.self, &r->self);
     nw_page_pool_give(&s->parts.cross, &r->cross.kv);
     s->ended += r->state == REQUEST_LIVE ? 1 : 0;
-    if (r->placed)
-        nw_kv_stream_give(&s->parts.kv_stream, r->cross.place);
-    r->placed = false;
     r->state = REQUEST_FREE;
 }
 
@@ -140,12 +142,35 @@ static size_t guess(nw_session *s, lane *l, size_t most)
     return found > 0 ? nw_draft_length(&s->guesses, l->match, s->blueprint.plan.column_cost, found) : 0;
 }
 
+size_t nw_request_positions(const nw_session *s, const request *r)
+{
+    size_t count = SIZE_MAX;
+    for (size_t i = 0; i < s->lane_count; i++) {
+        if (s->lanes[i].owner == r)
+            count = nw_min_size(count, s->lanes[i].count);
+    }
+    return count;
+}
+
+/* Columns behind the first for which there are pages. Where a request has its last pages only, no sequence runs so far
+ * ahead of the slowest that the pages between them would not hold the next position of both. */
+static size_t columns_paged(const nw_session *s, const lane *l)
+{
+    const request  *r = l->owner;
+    const nw_shape *shape = &s->blueprint.shape;
+    if (shape->self_ring == 0)
+        return SIZE_MAX;
+    size_t ahead = (size_t)(shape->self_ring - 1) * shape->self_rows / r->width - 2; /* rows are 2 * width or more */
+    return nw_request_positions(s, r) + ahead - nw_min_size(l->count, nw_request_positions(s, r) + ahead);
+}
+
 /* Columns behind the first that a lane has a use for, at most `most`. */
 static size_t columns_more(nw_session *s, lane *l, size_t most)
 {
     const request *r = l->owner;
     if (r->search != NULL)
         return 0;
+    most = nw_min_size(most, columns_paged(s, l));
     size_t whole = r->ask.choice_count > 0 ? l->given_count : r->max_new;
     most = nw_min_size(most, whole - l->count - 1);
     l->match = 0;

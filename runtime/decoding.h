@@ -10,6 +10,9 @@ void nw_lane_start(nw_session *s, lane *l, request *r, size_t branch);
 /* Begins the beam search of a request. */
 void nw_search_start(request *r);
 
+/* Positions of a request's K and V that are there for good in all of its sequences; no pass writes them again. */
+size_t nw_request_positions(const nw_session *s, const request *r);
+
 /* Has the draft model, if there is one, guess for the lanes. Errors: as nw_session_step. */
 NW_MUST_USE nw_code nw_lanes_guess(nw_session *s, nw_error *err);
 

@@ -43,7 +43,7 @@ nw_code nw_draft_check(const nw_session *draft, nw_model *m, const nw_shape *sha
     if (have->lanes < shape->lanes || have->maxima.input_tokens < shape->maxima.input_tokens ||
         have->maxima.output_tokens < shape->maxima.output_tokens)
         return nw_fail(err, NW_E_ARG, 0, "draft %s: its session has fewer lanes or tokens", path);
-    if (have->maxima.stream_cross)
+    if (have->maxima.stream_cross || have->maxima.stream_self)
         return nw_fail(err, NW_E_ARG, 0, "draft %s: its session's budget has no room for its K and V", path);
     return check_pages(draft, shape, err);
 }

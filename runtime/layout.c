@@ -47,19 +47,26 @@ static void place_vectors(nw_parts *p, nw_arena *a, const nw_model *m, nw_pass p
 /* Pages of K and V, and room for the tables of all requests. */
 static void place_self(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape *s)
 {
-    nw_page_pool_layout(&p->self, a, &m->config, s->self_pages, s->self_rows);
+    nw_page_pool_layout(&p->self, a, &m->config, s->self_pages, s->self_rows, s->self_ring);
     p->self_table_len = s->requests > 0 ? nw_page_pool_need(&p->self, s->sequences * s->maxima.output_tokens) : 0;
     p->self_tables = nw_carve(a, s->requests * p->self_table_len, sizeof *p->self_tables, 64);
 }
 
 static void place_cross(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape *s)
 {
-    nw_page_pool_layout(&p->cross, a, &m->config, s->cross_pages, s->cross_rows);
+    nw_page_pool_layout(&p->cross, a, &m->config, s->cross_pages, s->cross_rows, 0);
     p->cross_table_len = s->requests > 0 ? nw_page_pool_need(&p->cross, s->maxima.input_tokens) : 0;
     p->cross_tables = nw_carve(a, s->requests * p->cross_table_len, sizeof *p->cross_tables, 64);
-    p->kv_stream = (nw_kv_stream){.shape = s->kv_stream, .file = {.fd = -1}};
+}
+
+static void place_kv_stream(nw_parts *p, nw_arena *a, const nw_shape *s)
+{
+    p->kv_stream = (nw_kv_stream){.file = {.fd = -1}};
+    for (int kind = 0; kind < NW_KV_KINDS; kind++) {
+        p->kv_stream.shapes[kind] = s->kv[kind];
+        p->streamed[kind] = nw_carve(a, s->kv[kind].tile_rows > 0 ? s->lanes : 0, sizeof *p->streamed[kind], 64);
+    }
     nw_kv_stream_layout(&p->kv_stream, a, s->align);
-    p->streamed = nw_carve(a, s->kv_stream.tile_rows > 0 ? s->lanes : 0, sizeof *p->streamed, 64);
 }
 
 /* What choosing tokens needs. */
@@ -138,6 +145,7 @@ void nw_parts_layout(nw_parts *p, nw_arena *a, const nw_model *m, const nw_shape
     place_self(p, a, m, s);
     p->self_bytes = measure(&last, a);
     place_cross(p, a, m, s);
+    place_kv_stream(p, a, s);
     p->cross_bytes = measure(&last, a);
 
     place_slots(p, a, s);

@@ -24,34 +24,35 @@ enum {
 
 /* What the layout depends on besides the model. */
 typedef struct {
-    nw_maxima        maxima;    /* columns is 0 if nothing is decoded; then so is all up to cross_pages but pinned */
-    size_t           lanes;     /* sequences that are decoded together */
-    size_t           sequences; /* of one request */
-    size_t           choices;   /* answers that a request may bring, at least 1: what is forced is one */
-    size_t           searches;  /* beam searches at once, of `beams` beams each */
-    size_t           beams;
-    bool             processed; /* tokens may be chosen from something else than the logits */
-    bool             stops;     /* there may be stop strings */
-    size_t           encoded;   /* prompts that are encoded at a time */
-    size_t           requests;  /* held: in lanes, encoded, waiting */
-    bool             drafted;   /* a draft model guesses */
-    nw_pass          pinned;    /* the pass that repeats, whose tiles may stay: DECODE; ENCODE if nothing is decoded */
-    uint32_t         self_rows, cross_rows;   /* of a page of K and V */
-    size_t           self_pages, cross_pages; /* in all */
-    nw_kv_shape      kv_stream; /* of the encoder's K and V, if they are not in memory: there are no cross_pages then */
-    size_t           inputs;    /* of one encoder pass */
-    uint32_t         slot_count;
-    size_t           slot_bytes;   /* the largest aligned read of any tile */
-    size_t           row_bytes;    /* the aligned read of one embedding row */
-    size_t           region_bytes; /* pins and encoder scratch */
-    size_t           align;        /* of buffers that are read into */
-    nw_pinning       pinning;      /* the form of pins */
-    uint32_t         io_depth;     /* reads in flight at most */
+    nw_maxima   maxima;    /* columns is 0 if nothing is decoded; then so is all up to cross_pages but pinned */
+    size_t      lanes;     /* sequences that are decoded together */
+    size_t      sequences; /* of one request */
+    size_t      choices;   /* answers that a request may bring, at least 1: what is forced is one */
+    size_t      searches;  /* beam searches at once, of `beams` beams each */
+    size_t      beams;
+    bool        processed; /* tokens may be chosen from something else than the logits */
+    bool        stops;     /* there may be stop strings */
+    size_t      encoded;   /* prompts that are encoded at a time */
+    size_t      requests;  /* held: in lanes, encoded, waiting */
+    bool        drafted;   /* a draft model guesses */
+    nw_pass     pinned;    /* the pass that repeats, whose tiles may stay: DECODE; ENCODE if nothing is decoded */
+    uint32_t    self_rows, cross_rows;   /* of a page of K and V */
+    size_t      self_pages, cross_pages; /* in all */
+    uint32_t    self_ring;               /* pages that a request holds at most; 0: all */
+    nw_kv_shape kv[NW_KV_KINDS]; /* what of K and V may be streamed; of the encoder's there are no cross_pages then */
+    size_t      inputs;          /* of one encoder pass */
+    uint32_t    slot_count;
+    size_t      slot_bytes;   /* the largest aligned read of any tile */
+    size_t      row_bytes;    /* the aligned read of one embedding row */
+    size_t      region_bytes; /* pins and encoder scratch */
+    size_t      align;        /* of buffers that are read into */
+    nw_pinning  pinning;      /* the form of pins */
+    uint32_t    io_depth;     /* reads in flight at most */
     nw_trace_options trace;
 } nw_shape;
 
-/* A step of a pass: the tile of its schedule; or before that, where the encoder's K and V are streamed and the step is
- * the first behind a block's cross-attention, one of the tiles that this reads. */
+/* A step of a pass: the tile of its schedule; or before that, where K and V are streamed and the step is the first
+ * behind an attention, one of the tiles that this reads. */
 typedef struct {
     nw_pass pass;
     size_t  step;
@@ -97,10 +98,10 @@ typedef struct {
     float          **vectors; /* [tensors]: resident norms and bias tables as f32, NULL for matrices */
     nw_column       *columns; /* [columns] */
     nw_page_pool     self, cross;
-    nw_kv_stream     kv_stream;    /* instead of the pages of cross */
-    const nw_cross **streamed;     /* [lanes] those of the pass under way */
-    float          **self_tables;  /* [requests, pages for the rows of a request's sequences] */
-    float          **cross_tables; /* [requests, pages for an input] */
+    nw_kv_stream     kv_stream;             /* instead of pages */
+    const nw_kv    **streamed[NW_KV_KINDS]; /* [lanes] those of the pass under way */
+    float          **self_tables;           /* [requests, pages for the rows of a request's sequences] */
+    float          **cross_tables;          /* [requests, pages for an input] */
     size_t           self_table_len, cross_table_len;
     uint32_t        *request_ids;            /* [requests, nw_request_ids]: inputs, and what is given of answers */
     nw_draft_ask    *asks;                   /* [lanes], with a draft model */

@@ -37,7 +37,7 @@ nw_code nw_session_read_pass(nw_session *s, uint64_t *ret_bytes, double *ret_sec
     if (rc != NW_OK)
         return rc;
     nw_session_enter(s);
-    nw_session_list_crosses(s);
+    nw_session_list_kv(s);
     nw_session_begin(s, pass, pass);
     for (size_t i = 0; i < m->step_count[pass] && rc == NW_OK; i++) {
         nw_tile tile;

@@ -23,6 +23,8 @@ enum {
     INPUTS_MAX = 256, /* of one encoder pass: more gain nothing */
     WAITING_DEFAULT = 4,
     CROSS_ROWS_SHARED = 16, /* of a page, where inputs of different lengths share a pool */
+    STREAMED_ROWS = 32,     /* of a page of an answer that may be streamed */
+    STREAMED_RING = 2,      /* its pages in memory: one that is being filled, and what columns ahead may need */
     THREADS_MAX = 256,
     QUEUE_DEPTH_MAX = 1024,
     TRACE_EVENTS_MAX = 1 << 26,
@@ -191,14 +193,42 @@ static nw_code shape_make(const nw_model *m, const nw_session_options *o, nw_blu
     return NW_OK;
 }
 
-/* The encoder's K and V go to a scratch file instead of pages. */
-static void shape_stream(const nw_model *m, nw_shape *s)
+/* Most bytes of a tile of K and V that the tests ask for; 0: nothing. */
+static size_t hooked_tile(const nw_model *m)
 {
+    return m->hooks != NULL ? m->hooks->kv_tile_bytes : 0;
+}
+
+/* The encoder's K and V go to a scratch file instead of pages. */
+static void shape_stream_cross(const nw_model *m, nw_shape *s)
+{
+    size_t tile = hooked_tile(m) != 0 ? hooked_tile(m) : NW_KV_TILE_BYTES, input = s->maxima.input_tokens;
     s->cross_pages = 0;
     s->maxima.stream_cross = true;
-    size_t tile = m->hooks != NULL && m->hooks->kv_tile_bytes != 0 ? m->hooks->kv_tile_bytes : NW_KV_TILE_BYTES;
-    s->kv_stream = nw_kv_shape_make(&m->config, s->maxima.input_tokens, s->encoded, tile, s->align);
-    s->slot_bytes = nw_max_size(s->slot_bytes, s->kv_stream.tile_bytes);
+    s->kv[NW_KV_CROSS] =
+        nw_kv_shape_make(&m->config, nw_kv_tile_rows(&m->config, input, tile), input, s->encoded, s->align);
+    s->slot_bytes = nw_max_size(s->slot_bytes, s->kv[NW_KV_CROSS].tile_bytes);
+}
+
+/* Requests that have lanes, if each has as many sequences as it may. */
+static size_t lives(const nw_shape *s)
+{
+    return nw_max_size(1, s->lanes / s->sequences);
+}
+
+/* So do those of answers, but for the last pages of each request: a pass writes rows of one position, and of some ahead
+ * of it (nw_lanes_lay), and no row goes before it is there for good. */
+static void shape_stream_self(const nw_model *m, nw_shape *s)
+{
+    size_t row_bytes = nw_config_inner(&m->config) * sizeof(float), rows = s->sequences * s->maxima.output_tokens;
+    size_t most = hooked_tile(m) != 0 ? hooked_tile(m) / row_bytes : STREAMED_ROWS;
+    s->self_rows = (uint32_t)nw_max_size(most, 2 * s->sequences);
+    s->self_ring = STREAMED_RING;
+    s->self_pages = lives(s) * nw_min_size(STREAMED_RING, pages_of(rows, s->self_rows));
+    s->maxima.stream_self = true;
+    s->kv[NW_KV_SELF] = nw_kv_shape_make(&m->config, s->self_rows, rows, lives(s), s->align);
+    s->kv[NW_KV_SELF].at = nw_kv_end(&s->kv[NW_KV_CROSS]);
+    s->slot_bytes = nw_max_size(s->slot_bytes, s->kv[NW_KV_SELF].tile_bytes);
 }
 
 /* ---- the budget ---- */
@@ -211,7 +241,7 @@ static uint64_t claim(const nw_model *m, const nw_session_options *o, const nw_t
     nw_arena a = nw_arena_measure();
     nw_parts parts = {0};
     b->shape.io_depth = (o->queue_depth != 0 ? o->queue_depth : b->shape.slot_count) + NW_ROW_BATCH +
-                        (b->shape.maxima.stream_cross ? NW_KV_STAGES : 0);
+                        (b->shape.maxima.stream_cross || b->shape.maxima.stream_self ? NW_KV_STAGES : 0);
     nw_parts_layout(&parts, &a, m, &b->shape);
     NW_CHECK(!a.failed);
     b->io = (nw_io_options){.choice = (nw_io_choice)o->io, .depth = b->shape.io_depth, .log = &m->log};
@@ -353,6 +383,19 @@ static uint64_t pass_read(const nw_model *m, nw_pass pass)
     return bytes;
 }
 
+/* The mean of an answer's passes: each page is read from when it is full until the end. */
+static void count_kv_reads(const nw_model *m, const nw_shape *s, nw_plan *p)
+{
+    const nw_kv_shape *cross = &s->kv[NW_KV_CROSS], *self = &s->kv[NW_KV_SELF];
+    p->kv_page_rows = s->maxima.stream_self ? s->self_rows : 0;
+    if (s->maxima.stream_cross)
+        p->read.kv = cross->place_bytes * lives(s);
+    if (s->maxima.stream_self && self->tiles > STREAMED_RING) {
+        p->read.kv_page = (uint64_t)m->config.decoder_blocks * 2 * self->tile_bytes;
+        p->read.kv_answers = p->read.kv_page * (self->tiles - 1) / 2 * lives(s);
+    }
+}
+
 static void count_reads(const nw_model *m, const nw_session_options *o, nw_blueprint *b, uint64_t tokenizer_bytes)
 {
     nw_plan *p = &b->plan;
@@ -387,10 +430,7 @@ static void count_reads(const nw_model *m, const nw_session_options *o, nw_bluep
         if (b->embed_at[i] + place_bytes(m, &b->shape, b->pin_count + i) > overlay)
             p->read.refill += bytes;
     }
-    if (b->shape.maxima.stream_cross) {
-        const nw_kv_shape *kv = &b->shape.kv_stream;
-        p->read.kv = kv->place_bytes * nw_max_size(1, b->shape.lanes / b->shape.sequences);
-    }
+    count_kv_reads(m, &b->shape, p);
     p->read.embedding_row = nw_model_row_extent(m, 0).bytes;
 }
 
@@ -403,6 +443,12 @@ static double pass_seconds(const nw_plan *p, uint64_t read, uint64_t weights, ui
     return slowest > products ? slowest : products;
 }
 
+/* Bytes of a later pass, in the mean. */
+static uint64_t read_again(const nw_plan *p)
+{
+    return p->read.next_pass + p->read.kv + p->read.kv_answers;
+}
+
 /* The first pass and each later one, of `weights` bytes and `elements` weights times `columns` columns; `before`: what
  * else comes before the first. */
 static void predict_passes(nw_plan *p, uint64_t weights, uint64_t elements, size_t columns, double before)
@@ -410,7 +456,7 @@ static void predict_passes(nw_plan *p, uint64_t weights, uint64_t elements, size
     double open = (double)(p->read.open + p->read.vectors + p->read.tokenizer) / p->disk_rate;
     p->seconds_first_token =
         open + before + pass_seconds(p, p->read.first_pass + p->read.kv, weights, elements, columns);
-    p->seconds_per_token = pass_seconds(p, p->read.next_pass + p->read.kv, weights, elements, columns);
+    p->seconds_per_token = pass_seconds(p, read_again(p), weights, elements, columns);
 }
 
 static void predict(const nw_model *m, const nw_session_options *o, nw_blueprint *b)
@@ -506,7 +552,7 @@ static void fill_plan(const plan_inputs *in, const nw_shape *shape, nw_blueprint
     NW_CHECK(needed <= room);
     size_region(in->m, in->o, room - needed, b);
     p->encode_only = b->shape.pinned == NW_PASS_ENCODE;
-    p->kv_on_disk = b->shape.maxima.stream_cross;
+    p->kv_on_disk = b->shape.maxima.stream_cross || b->shape.maxima.stream_self;
     p->pass_tiles = b->pin_count;
     claim(in->m, in->o, &in->cost, in->unforeseen, b);
     count_reads(in->m, in->o, b, in->tokenizer_bytes);
@@ -519,29 +565,40 @@ static uint64_t smallest_of(const plan_inputs *in, const nw_shape *shape, nw_blu
     return b->plan.smallest;
 }
 
-/* K and V of the encoder stay in memory if they fit, unless passes would read noticeably more: a pin may hold more of a
- * model than its own bytes. Fills all but the predictions; returns whether the budget is enough. */
+/* K and V stay in memory if they fit; else the encoder's go to the disk, which never change; else those of answers too.
+ * Also where passes would then read noticeably less: a pin may hold more of a model than its own bytes. Fills all but
+ * the predictions; returns whether the budget is enough. */
 static bool choose_kv(const plan_inputs *in, uint64_t budget, nw_blueprint *b, nw_shape *ret)
 {
+    enum { IN_MEMORY, CROSS_ON_DISK, ALL_ON_DISK, PLACES };
     nw_plan *p = &b->plan;
-    nw_shape memory = b->shape, disk = b->shape;
-    bool     either = b->shape.pinned != NW_PASS_ENCODE;
-    if (either)
-        shape_stream(in->m, &disk);
-    uint64_t on_disk = either ? smallest_of(in, &disk, b) : UINT64_MAX;
-    uint64_t in_memory = either && in->o->kv_on_disk ? UINT64_MAX : smallest_of(in, &memory, b);
-    p->smallest = nw_min_u64(on_disk, in_memory);
-    p->budget = nw_max_u64(budget, p->smallest);
-    *ret = p->budget < in_memory ? disk : memory;
-    fill_plan(in, ret, b);
-    uint64_t read = p->read.next_pass;
-    if (p->budget >= in_memory && read > 0 && p->budget >= on_disk) {
-        fill_plan(in, &disk, b);
-        if (read - read / 50 > p->read.next_pass + p->read.kv)
-            *ret = disk;
-        else
-            fill_plan(in, &memory, b);
+    nw_shape shapes[PLACES] = {b->shape, b->shape, b->shape};
+    uint64_t smallest[PLACES], read = 0;
+    bool     decodes = b->shape.pinned != NW_PASS_ENCODE;
+    int      first = decodes && in->o->kv_on_disk ? ALL_ON_DISK : IN_MEMORY, last = decodes ? ALL_ON_DISK : IN_MEMORY;
+    int      chosen = PLACES;
+    for (int i = CROSS_ON_DISK; i <= last; i++)
+        shape_stream_cross(in->m, &shapes[i]);
+    if (decodes)
+        shape_stream_self(in->m, &shapes[ALL_ON_DISK]);
+    for (int i = first; i <= last; i++)
+        smallest[i] = smallest_of(in, &shapes[i], b);
+    uint64_t least = smallest[first];
+    for (int i = first; i <= last; i++)
+        least = nw_min_u64(least, smallest[i]);
+    p->smallest = least;
+    p->budget = nw_max_u64(budget, least);
+    for (int i = first; i <= last; i++) {
+        if (p->budget < smallest[i])
+            continue;
+        fill_plan(in, &shapes[i], b);
+        if (chosen != PLACES && read_again(p) >= read - read / 50)
+            continue;
+        chosen = i;
+        read = read_again(p);
     }
+    *ret = shapes[chosen];
+    fill_plan(in, ret, b);
     return budget >= p->smallest;
 }
 
@@ -557,7 +614,7 @@ static double seconds_with_pins(const plan_inputs *in, const nw_blueprint *b)
         if (nw_pin_is_packed(m, step) && !other)
             restored += nw_model_tile_rows(m, step) * m->places[step.tensor].row_bytes;
     }
-    double disk = (double)(b->plan.read.next_pass + b->plan.read.kv) / in->o->disk_rate;
+    double disk = (double)read_again(&b->plan) / in->o->disk_rate;
     double cores = (double)restored / (RESTORE_RATE_THREAD * b->threads);
     return disk > cores ? disk : cores;
 }

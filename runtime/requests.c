@@ -243,7 +243,8 @@ static size_t cross_need(const nw_session *s, size_t rows)
 
 static size_t cross_free(const nw_session *s)
 {
-    return s->blueprint.shape.maxima.stream_cross ? nw_kv_stream_free(&s->parts.kv_stream) : s->parts.cross.free_count;
+    return s->blueprint.shape.maxima.stream_cross ? nw_kv_stream_free(&s->parts.kv_stream, NW_KV_CROSS)
+                                                  : s->parts.cross.free_count;
 }
 
 /* Whether prompts that wait should go through the encoder, with so many pages or places free: not if `live` requests
@@ -271,8 +272,10 @@ static bool is_time_to_encode(const nw_session *s, size_t room, size_t live)
 /* Where a request's cross-attention K and V will be. False: there is no room as yet. */
 static bool take_cross(nw_session *s, request *r)
 {
-    if (s->blueprint.shape.maxima.stream_cross)
-        return r->placed = nw_kv_stream_take(&s->parts.kv_stream, &r->cross.place);
+    if (s->blueprint.shape.maxima.stream_cross) {
+        r->cross.kv = (nw_kv){.streamed = (uint32_t)r->ask.input_count};
+        return r->placed[NW_KV_CROSS] = nw_kv_stream_take(&s->parts.kv_stream, NW_KV_CROSS, &r->cross.kv.place);
+    }
     return nw_page_pool_take(&s->parts.cross, r->ask.input_count, r->cross_table, &r->cross.kv);
 }
 
@@ -327,6 +330,19 @@ static nw_beam *free_search(const nw_session *s)
     return NULL;
 }
 
+/* Pages for a request's answers, and a place for those that are streamed. False: there are too few as yet. */
+static bool take_self(nw_session *s, request *r)
+{
+    nw_kv_stream *k = &s->parts.kv_stream;
+    bool          streams = s->blueprint.shape.maxima.stream_self;
+    if (streams && nw_kv_stream_free(k, NW_KV_SELF) == 0)
+        return false;
+    if (!nw_page_pool_take(&s->parts.self, r->width * r->max_new, r->self_table, &r->self))
+        return false;
+    r->placed[NW_KV_SELF] = streams && nw_kv_stream_take(k, NW_KV_SELF, &r->self.place);
+    return true;
+}
+
 /* Gives an encoded request its lanes, pages, and search. False: there are too few as yet. */
 static bool start(nw_session *s, request *r)
 {
@@ -335,7 +351,7 @@ static bool start(nw_session *s, request *r)
     size_t   branch = 0;
     if (lanes_free(s) < r->width || (searches && search == NULL))
         return false;
-    if (!nw_page_pool_take(&s->parts.self, r->width * r->max_new, r->self_table, &r->self))
+    if (!take_self(s, r))
         return false;
     r->search = search;
     if (searches)
@@ -393,13 +409,53 @@ static bool any_first(const nw_session *s)
     return false;
 }
 
-void nw_session_list_crosses(nw_session *s)
+void nw_session_list_kv(nw_session *s)
 {
-    nw_window_clear_crosses(&s->window);
-    for (size_t i = 0; i < s->lane_count && s->blueprint.shape.maxima.stream_cross; i++) {
-        if (s->lanes[i].owner != NULL)
-            nw_window_add_cross(&s->window, &s->lanes[i].owner->cross);
+    nw_window_clear_kv(&s->window);
+    for (size_t i = 0; i < s->lane_count; i++) {
+        const request *r = s->lanes[i].owner;
+        if (r == NULL)
+            continue;
+        nw_window_add_kv(&s->window, NW_KV_SELF, &r->self);
+        nw_window_add_kv(&s->window, NW_KV_CROSS, &r->cross.kv);
     }
+}
+
+/* Writes the first page of a request's answers that is in memory to the scratch file. */
+static nw_code write_page(nw_session *s, request *r, nw_error *err)
+{
+    const nw_config *c = &s->model->config;
+    size_t           page = r->self.streamed / r->self.page_rows;
+    nw_code          rc = NW_OK;
+    for (uint32_t block = 0; block < c->decoder_blocks; block++) {
+        for (int v = 0; v < 2 && rc == NW_OK; v++) {
+            const float *rows = nw_kv_page_part(c, &r->self, page, block, v == 1);
+            rc = nw_window_kv_store(&s->window, NW_KV_SELF, &r->self, block, v == 1, r->self.streamed,
+                                    r->self.page_rows, rows, err);
+        }
+    }
+    return rc;
+}
+
+/* Pages of answers that are full for good make room, where the answers have not all of theirs. */
+static nw_code write_full_pages(nw_session *s, nw_error *err)
+{
+    nw_code rc = NW_OK;
+    bool    written = false;
+    for (size_t i = 0; i < s->request_count && rc == NW_OK; i++) {
+        request *r = &s->requests[i];
+        if (r->state != REQUEST_LIVE || s->blueprint.shape.self_ring == 0 ||
+            r->self.page_count <= s->blueprint.shape.self_ring)
+            continue;
+        size_t rows = nw_request_positions(s, r) * r->width;
+        while (rc == NW_OK && r->self.streamed + r->self.page_rows <= rows) {
+            rc = write_page(s, r, err);
+            written = true;
+            if (rc == NW_OK)
+                nw_page_pool_turn(&s->parts.self, &r->self);
+        }
+    }
+    return rc == NW_OK && written ? nw_window_kv_stored(&s->window, err) : rc;
 }
 
 /* One pass for the lanes at work, if there are any. */
@@ -414,7 +470,10 @@ static nw_code decode(nw_session *s, nw_error *err)
         return NW_OK;
     double start = nw_system_seconds();
     s->live_passes += count_requests(s, REQUEST_LIVE);
-    nw_session_list_crosses(s);
+    rc = write_full_pages(s, err);
+    if (rc != NW_OK)
+        return rc;
+    nw_session_list_kv(s);
     nw_session_begin(s, NW_PASS_DECODE, after_decode(s));
     rc = nw_forward_decode(&s->parts.forward, s->parts.columns, n, s->parts.logits, err);
     if (rc == NW_OK)

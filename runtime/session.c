@@ -83,10 +83,10 @@ static nw_code weights_embed(void *user, const uint32_t *ids, size_t count, floa
     return nw_window_rows(&s->window, s->kernels, ids, count, out, err);
 }
 
-static nw_code weights_kv(void *user, const nw_cross *cross, uint32_t block, bool values, uint32_t first,
+static nw_code weights_kv(void *user, const nw_kv *kv, uint32_t block, bool values, uint32_t first,
                           const float **ret_rows, size_t *ret_count, nw_error *err)
 {
-    return nw_window_kv(&((nw_session *)user)->window, cross, block, values, first, ret_rows, ret_count, err);
+    return nw_window_kv(&((nw_session *)user)->window, kv, block, values, first, ret_rows, ret_count, err);
 }
 
 static void weights_kv_release(void *user)
@@ -97,7 +97,8 @@ static void weights_kv_release(void *user)
 static nw_code weights_kv_store(void *user, const nw_cross *cross, uint32_t block, bool values, const float *rows,
                                 nw_error *err)
 {
-    return nw_window_kv_store(&((nw_session *)user)->window, cross, block, values, rows, err);
+    nw_window *w = &((nw_session *)user)->window;
+    return nw_window_kv_store(w, NW_KV_CROSS, &cross->kv, block, values, 0, cross->length, rows, err);
 }
 
 nw_weights nw_session_weights(nw_session *s)
@@ -143,8 +144,8 @@ void nw_session_leave(nw_session *s)
 
 nw_code nw_session_fail(nw_session *s, nw_code rc)
 {
+    nw_window_drain(&s->window); /* before the requests whose K and V are being read are gone */
     nw_session_drop_requests(s);
-    nw_window_drain(&s->window);
     nw_session_leave(s);
     atomic_store(&s->stop, false); /* whoever asked for a stop has it, whatever ended the pass */
     return rc;

@@ -193,9 +193,10 @@ static void close_draft(nw_session *s)
 static nw_code open_scratch(nw_session *s, const nw_session_options *o, nw_error *err)
 {
     nw_kv_stream *k = &s->parts.kv_stream;
-    if (k->shape.tile_rows == 0)
+    uint64_t      bytes = nw_max_u64(nw_kv_end(&k->shapes[NW_KV_CROSS]), nw_kv_end(&k->shapes[NW_KV_SELF]));
+    if (bytes == 0)
         return NW_OK;
-    nw_code rc = nw_file_scratch(o->scratch, k->shape.places * k->shape.place_bytes, &k->file, k->dir, err);
+    nw_code rc = nw_file_scratch(o->scratch, bytes, &k->file, k->dir, err);
     if (rc == NW_OK && k->file.align > s->blueprint.shape.align)
         rc = nw_fail(err, NW_E_IO, 0, "scratch file in '%s': its blocks of %u bytes are too large", k->dir,
                      k->file.align);
@@ -210,15 +211,16 @@ static void wire(nw_session *s, const nw_session_options *o)
     s->parts.trace.workers = s->workers;
     f->team = (nw_team){.user = &s->parts.trace, .thread_count = nw_workers_count(s->workers), .run = nw_trace_run};
     nw_forward_prepare(f);
-    s->window = (nw_window){.model = s->model,
-                            .io = s->io,
-                            .parts = &s->parts,
-                            .shape = s->blueprint.shape,
-                            .kernels = s->kernels,
-                            .encode_from = (uint64_t)(s->parts.encode_scratch - s->parts.region),
-                            .prefetch_off = o->prefetch_off,
-                            .crosses = s->parts.streamed,
-                            .stop = &s->stop};
+    s->window =
+        (nw_window){.model = s->model,
+                    .io = s->io,
+                    .parts = &s->parts,
+                    .shape = s->blueprint.shape,
+                    .kernels = s->kernels,
+                    .encode_from = (uint64_t)(s->parts.encode_scratch - s->parts.region),
+                    .prefetch_off = o->prefetch_off,
+                    .kv_lists = {{.list = s->parts.streamed[NW_KV_SELF]}, {.list = s->parts.streamed[NW_KV_CROSS]}},
+                    .stop = &s->stop};
     nw_window_start(&s->window);
 }
 

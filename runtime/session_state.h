@@ -2,8 +2,8 @@
 #ifndef NW_RUNTIME_SESSION_STATE_H
 #define NW_RUNTIME_SESSION_STATE_H
 
-#include "model/draft.h"
 #include "first_touch.h"
+#include "model/draft.h"
 #include "plan.h"
 #include "team.h"
 #include "window.h"
@@ -21,8 +21,8 @@ typedef struct {
     nw_model     *model;
     float       **self_table, **cross_table; /* its room for page tables */
     nw_cross      cross;
-    bool          cancelled; /* in the middle of a step: it ends with the pass under way */
-    bool          placed; /* it has a place in the stream of K and V: cross.place */
+    bool          cancelled;           /* in the middle of a step: it ends with the pass under way */
+    bool          placed[NW_KV_KINDS]; /* it has a place in the stream of K and V: self.place, cross.kv.place */
     nw_kv         self;
     size_t        max_new;
     size_t        width, lanes; /* its sequences; those that are not finished */
@@ -78,14 +78,14 @@ struct nw_session {
     nw_draft_control       guesses; /* how often they were right, of all lanes: requests of a session are much alike */
     nw_generation_settings greedy;  /* of requests without settings: the session's */
     size_t                 lane_count;
-    uint64_t    last_id;
-    uint64_t    live_passes, ended; /* of decoding, for each request that had lanes; requests that had */
-    bool        busy;    /* a step, or a pass of another kind: no other begins */
-    bool        in_pass; /* of a step: its columns refer to requests */
-    uint64_t    vector_bytes_read;
-    nw_stats    stats; /* what is counted here and not derived */
-    const char *pass_name;
-    uint32_t    progress_block;
+    uint64_t               last_id;
+    uint64_t               live_passes, ended; /* of decoding, for each request that had lanes; requests that had */
+    bool                   busy;               /* a step, or a pass of another kind: no other begins */
+    bool                   in_pass;            /* of a step: its columns refer to requests */
+    uint64_t               vector_bytes_read;
+    nw_stats               stats; /* what is counted here and not derived */
+    const char            *pass_name;
+    uint32_t               progress_block;
     void (*progress)(void *user, const nw_stats *stats);
     void  *progress_user;
     double progress_seconds;
@@ -122,7 +122,7 @@ static inline bool nw_request_is_at(const request *r, uint64_t id)
 }
 
 /* Tells the window whose K and V a decode pass will stream: those of the lanes at work, in their order. */
-void nw_session_list_crosses(nw_session *s);
+void nw_session_list_kv(nw_session *s);
 
 /* Gives back all that a request has. */
 void nw_request_end(nw_session *s, request *r);

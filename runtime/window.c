@@ -243,8 +243,8 @@ static read_result read_into_slot(nw_window *w)
 /* Starts the read of the visit at w->read, if it needs one and there is somewhere to put it. */
 static read_result read_one(nw_window *w)
 {
-    /* Which inputs the next pass will see is not known before it begins, nor are those of a new one written. */
-    if (w->read_crossed && nw_window_is_behind_cross(w, w->read))
+    /* What K and V the next pass will see is not known before it begins, nor are the new ones written. */
+    if (w->read_crossed && nw_window_is_behind_attention(w, w->read))
         return READ_BLOCKED;
     if (nw_window_is_kv(w, w->read))
         return read_into_slot(w);

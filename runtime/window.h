@@ -20,6 +20,12 @@
 
 #include "layout.h"
 
+/* K and V that a pass streams, in the order in which each block comes to them. */
+typedef struct {
+    const nw_kv **list;         /* [lanes] */
+    size_t        count, tiles; /* tiles: of one block */
+} nw_kv_list;
+
 typedef struct {
     nw_model    *model;
     nw_io       *io;
@@ -29,9 +35,7 @@ typedef struct {
     bool         prefetch_off;
     atomic_bool *stop; /* set from outside: acquire gives up with NW_E_CANCELLED */
 
-    /* Inputs whose K and V the pass under way streams, in the order that it comes to them; their tiles of one block. */
-    const nw_cross **crosses; /* [lanes] */
-    size_t           cross_count, cross_tiles;
+    nw_kv_list kv_lists[NW_KV_KINDS]; /* what the pass under way streams */
 
     nw_visit at;           /* the visit that acquire comes to next */
     nw_pass  next;         /* the pass expected after this one; NW_PASS_COUNT: none */
@@ -67,22 +71,26 @@ uint32_t nw_window_ahead(const nw_shape *s);
  * ENCODE nor CROSS. */
 void nw_window_begin(nw_window *w, nw_pass pass, nw_pass next);
 
-/* What was made of the tiles in use. USED: its strips were asked for, checked and, where its pin has another form, written there.
- * DAMAGED: one of them was not what it should be: what is new is not kept. UNUSED: no strip was asked for, so nothing is
- * known of it, and a pin of another form is still empty. */
+/* What was made of the tiles in use. USED: their strips were asked for, checked and, where a pin has another form,
+ * written there. DAMAGED: one of them was not what it should be: what is new is not kept. UNUSED: no strip was asked
+ * for, so nothing is known of them, and a pin of another form is still empty. */
 typedef enum { NW_TILE_USED, NW_TILE_DAMAGED, NW_TILE_UNUSED } nw_tile_use;
 
-/* Before a decode pass begins: adds an input whose K and V it will stream, unless it is there. */
-void nw_window_clear_crosses(nw_window *w);
-void nw_window_add_cross(nw_window *w, const nw_cross *cross);
+/* Before a decode pass begins: adds K and V of which it will see streamed rows, unless they are there, or none is
+ * streamed. */
+void nw_window_clear_kv(nw_window *w);
+void nw_window_add_kv(nw_window *w, nw_kv_kind kind, const nw_kv *kv);
 
-/* nw_weights.kv, kv_release and kv_store; and after the last of these, until all is in the file.
+/* nw_weights.kv and kv_release.
  * Errors  NW_E_IO, naming the scratch file's directory; NW_E_CANCELLED. */
-NW_MUST_USE nw_code nw_window_kv(nw_window *w, const nw_cross *cross, uint32_t block, bool values, uint32_t first,
+NW_MUST_USE nw_code nw_window_kv(nw_window *w, const nw_kv *kv, uint32_t block, bool values, uint32_t first,
                                  const float **ret_rows, size_t *ret_count, nw_error *err);
 void                nw_window_kv_release(nw_window *w);
-NW_MUST_USE nw_code nw_window_kv_store(nw_window *w, const nw_cross *cross, uint32_t block, bool values,
-                                       const float *rows, nw_error *err);
+
+/* Writes rows of K or V of a block, from row `first` on, with which a tile begins, to the place of kv: whole tiles, and
+ * what is left. And after the last of these, waits until all is in the file. Errors: as nw_window_kv. */
+NW_MUST_USE nw_code nw_window_kv_store(nw_window *w, nw_kv_kind kind, const nw_kv *kv, uint32_t block, bool values,
+                                       size_t first, size_t count, const float *rows, nw_error *err);
 NW_MUST_USE nw_code nw_window_kv_stored(nw_window *w, nw_error *err);
 
 /* Whether the pass comes to a tile of K and V next; takes and drops it, for whoever only reads. */

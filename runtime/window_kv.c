@@ -1,57 +1,72 @@
-/* The encoder's K and V through the window: tiles of a scratch file, written when they are made and read back as parts
- * of each decode pass. */
+/* K and V through the window: tiles of a scratch file, written when they are final and read back as parts of each
+ * decode pass. */
 #include "window_parts.h"
 
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
-static const nw_kv_shape *kv_shape(const nw_window *w)
+static const nw_kv_shape *kv_shape(const nw_window *w, nw_kv_kind kind)
 {
-    return &w->parts->kv_stream.shape;
+    return &w->parts->kv_stream.shapes[kind];
 }
 
-/* True at the first tile behind a block's cross-attention. */
-bool nw_window_is_behind_cross(const nw_window *w, nw_visit v)
+/* The kind whose attention the step is the first behind, if that may be streamed; else NW_KV_KINDS. */
+static nw_kv_kind kind_before(const nw_window *w, nw_visit v)
 {
-    if (kv_shape(w)->tile_rows == 0 || v.pass != NW_PASS_DECODE || v.step >= w->model->step_count[v.pass])
-        return false;
-    nw_step step = nw_window_step(w, v);
-    return step.tile == 0 && w->model->tensors.list[step.tensor].role == NW_ROLE_CROSS_O;
+    if (v.pass != NW_PASS_DECODE || v.step >= w->model->step_count[v.pass])
+        return NW_KV_KINDS;
+    nw_step    step = nw_window_step(w, v);
+    nw_role    role = w->model->tensors.list[step.tensor].role;
+    nw_kv_kind kind = role == NW_ROLE_O ? NW_KV_SELF : role == NW_ROLE_CROSS_O ? NW_KV_CROSS : NW_KV_KINDS;
+    return kind != NW_KV_KINDS && step.tile == 0 && kv_shape(w, kind)->tile_rows > 0 ? kind : NW_KV_KINDS;
+}
+
+bool nw_window_is_behind_attention(const nw_window *w, nw_visit v)
+{
+    return kind_before(w, v) != NW_KV_KINDS;
 }
 
 bool nw_window_is_kv(const nw_window *w, nw_visit v)
 {
-    return v.kv < w->cross_tiles && nw_window_is_behind_cross(w, v);
+    nw_kv_kind kind = kind_before(w, v);
+    return kind != NW_KV_KINDS && v.kv < w->kv_lists[kind].tiles;
 }
 
 /* What tile of K and V a visit is. */
 typedef struct {
-    const nw_cross *cross;
-    uint32_t        block;
-    bool            values;
-    size_t          tile;
+    nw_kv_kind   kind;
+    const nw_kv *kv;
+    uint32_t     block;
+    bool         values;
+    size_t       tile;
 } kv_tile;
 
 static kv_tile kv_tile_of(const nw_window *w, nw_visit v)
 {
-    size_t   i = 0, kv = v.kv;
-    uint32_t block = w->model->tensors.list[nw_window_step(w, v).tensor].block;
-    while (kv >= 2 * nw_kv_tiles(kv_shape(w), w->crosses[i]))
-        kv -= 2 * nw_kv_tiles(kv_shape(w), w->crosses[i++]);
-    size_t tiles = nw_kv_tiles(kv_shape(w), w->crosses[i]);
-    return (kv_tile){.cross = w->crosses[i], .block = block, .values = kv >= tiles, .tile = kv % tiles};
+    nw_kv_kind          kind = kind_before(w, v);
+    const nw_kv_shape  *shape = kv_shape(w, kind);
+    const nw_kv *const *kv = w->kv_lists[kind].list;
+    size_t              at = v.kv;
+    for (; at >= 2 * nw_kv_tiles(shape, (*kv)->streamed); kv++)
+        at -= 2 * nw_kv_tiles(shape, (*kv)->streamed);
+    size_t tiles = nw_kv_tiles(shape, (*kv)->streamed);
+    return (kv_tile){.kind = kind,
+                     .kv = *kv,
+                     .block = w->model->tensors.list[nw_window_step(w, v).tensor].block,
+                     .values = at >= tiles,
+                     .tile = at % tiles};
 }
 
 static uint64_t kv_place(const nw_window *w, kv_tile t)
 {
-    return nw_kv_offset(kv_shape(w), t.cross, t.block, t.values, t.tile);
+    return nw_kv_offset(kv_shape(w, t.kind), t.kv->place, t.block, t.values, t.tile);
 }
 
 void nw_window_kv_submit(nw_window *w, nw_slot *s, uint64_t tag)
 {
     kv_tile  t = kv_tile_of(w, s->visit);
-    size_t   bytes = kv_shape(w)->tile_bytes;
+    size_t   bytes = kv_shape(w, t.kind)->tile_bytes;
     nw_io_op op = {.kind = NW_IO_READ,
                    .fd = w->parts->kv_stream.file.fd,
                    .offset = kv_place(w, t),
@@ -68,22 +83,27 @@ void nw_window_kv_submit(nw_window *w, nw_slot *s, uint64_t tag)
 
 void nw_window_kv_drop_cached(const nw_window *w, nw_visit v)
 {
-    nw_file_drop(&w->parts->kv_stream.file, kv_place(w, kv_tile_of(w, v)), kv_shape(w)->tile_bytes);
+    kv_tile t = kv_tile_of(w, v);
+    nw_file_drop(&w->parts->kv_stream.file, kv_place(w, t), kv_shape(w, t.kind)->tile_bytes);
 }
 
-void nw_window_clear_crosses(nw_window *w)
+void nw_window_clear_kv(nw_window *w)
 {
-    w->cross_count = w->cross_tiles = 0;
+    for (int kind = 0; kind < NW_KV_KINDS; kind++)
+        w->kv_lists[kind].count = w->kv_lists[kind].tiles = 0;
 }
 
-void nw_window_add_cross(nw_window *w, const nw_cross *cross)
+void nw_window_add_kv(nw_window *w, nw_kv_kind kind, const nw_kv *kv)
 {
-    for (size_t i = 0; i < w->cross_count; i++) {
-        if (w->crosses[i] == cross)
+    nw_kv_list *l = &w->kv_lists[kind];
+    for (size_t i = 0; i < l->count; i++) {
+        if (l->list[i] == kv)
             return;
     }
-    w->crosses[w->cross_count++] = cross;
-    w->cross_tiles += 2 * nw_kv_tiles(kv_shape(w), cross);
+    if (kv->streamed == 0)
+        return;
+    l->list[l->count++] = kv;
+    l->tiles += 2 * nw_kv_tiles(kv_shape(w, kind), kv->streamed);
 }
 
 bool nw_window_at_kv(const nw_window *w)
@@ -117,17 +137,18 @@ static nw_code take_kv(nw_window *w, const unsigned char **ret_bytes, nw_error *
     return NW_OK;
 }
 
-nw_code nw_window_kv(nw_window *w, const nw_cross *cross, uint32_t block, bool values, uint32_t first,
-                     const float **ret_rows, size_t *ret_count, nw_error *err)
+nw_code nw_window_kv(nw_window *w, const nw_kv *kv, uint32_t block, bool values, uint32_t first, const float **ret_rows,
+                     size_t *ret_count, nw_error *err)
 {
     const unsigned char *bytes;
     kv_tile              t = kv_tile_of(w, w->at);
-    NW_CHECK(t.cross == cross && t.block == block && t.values == values && t.tile * kv_shape(w)->tile_rows == first);
+    size_t               rows = kv_shape(w, t.kind)->tile_rows;
+    NW_CHECK(t.kv == kv && t.block == block && t.values == values && t.tile * rows == first);
     nw_code rc = take_kv(w, &bytes, err);
     if (rc != NW_OK)
         return rc;
     *ret_rows = (const float *)(const void *)bytes;
-    *ret_count = nw_min_size(kv_shape(w)->tile_rows, cross->length - first);
+    *ret_count = nw_min_size(rows, kv->streamed - first);
     return NW_OK;
 }
 
@@ -160,28 +181,40 @@ static size_t free_stage(nw_window *w)
     return (size_t)__builtin_ctz(~k->busy);
 }
 
-nw_code nw_window_kv_store(nw_window *w, const nw_cross *cross, uint32_t block, bool values, const float *rows,
-                           nw_error *err)
+/* Starts to write `count` rows, a tile or less. */
+static void write_tile(nw_window *w, kv_tile t, const float *rows, size_t count)
 {
     nw_kv_stream      *k = &w->parts->kv_stream;
-    const nw_kv_shape *shape = &k->shape;
-    for (size_t tile = 0; tile < nw_kv_tiles(shape, cross) && k->os_errno == 0; tile++) {
-        size_t         first = tile * shape->tile_rows, stage = free_stage(w);
-        size_t         bytes = nw_min_size(shape->tile_rows, cross->length - first) * shape->row_bytes;
-        unsigned char *to = k->stages + stage * shape->tile_bytes;
-        memcpy(to, (const unsigned char *)rows + first * shape->row_bytes, bytes);
-        memset(to + bytes, 0, shape->tile_bytes - bytes);
-        nw_io_op op = {.kind = NW_IO_WRITE,
-                       .fd = k->file.fd,
-                       .offset = nw_kv_offset(shape, cross, block, values, tile),
-                       .buf = to,
-                       .bytes = shape->tile_bytes,
-                       .bytes_needed = shape->tile_bytes,
-                       .tag = nw_tag_make(NW_TAG_STAGE, stage)};
-        bool     queued = nw_io_submit(w->io, &op);
-        NW_CHECK(queued);
-        k->busy |= 1u << stage;
-        k->written_bytes += shape->tile_bytes;
+    const nw_kv_shape *shape = kv_shape(w, t.kind);
+    size_t             stage = free_stage(w), bytes = count * shape->row_bytes;
+    unsigned char     *to = k->stages + stage * k->stage_bytes;
+    NW_CHECK(bytes <= shape->tile_bytes);
+    memcpy(to, rows, bytes);
+    memset(to + bytes, 0, shape->tile_bytes - bytes);
+    nw_io_op op = {.kind = NW_IO_WRITE,
+                   .fd = k->file.fd,
+                   .offset = kv_place(w, t),
+                   .buf = to,
+                   .bytes = shape->tile_bytes,
+                   .bytes_needed = shape->tile_bytes,
+                   .tag = nw_tag_make(NW_TAG_STAGE, stage)};
+    bool     queued = nw_io_submit(w->io, &op);
+    NW_CHECK(queued);
+    k->busy |= 1u << stage;
+    k->written_bytes += shape->tile_bytes;
+}
+
+nw_code nw_window_kv_store(nw_window *w, nw_kv_kind kind, const nw_kv *kv, uint32_t block, bool values, size_t first,
+                           size_t count, const float *rows, nw_error *err)
+{
+    nw_kv_stream      *k = &w->parts->kv_stream;
+    const nw_kv_shape *shape = kv_shape(w, kind);
+    NW_CHECK(first % shape->tile_rows == 0);
+    for (size_t done = 0, some; done < count && k->os_errno == 0; done += some) {
+        kv_tile t = {
+            .kind = kind, .kv = kv, .block = block, .values = values, .tile = (first + done) / shape->tile_rows};
+        some = nw_min_size(shape->tile_rows, count - done);
+        write_tile(w, t, rows + done * (shape->row_bytes / sizeof *rows), some);
     }
     nw_io_flush(w->io);
     return k->os_errno == 0 ? NW_OK : scratch_failed(w, "writing", k->os_errno, err);

@@ -35,8 +35,8 @@ nw_code nw_window_read_failed(const nw_window *w, nw_step step, uint64_t offset,
 
 /* ---- tiles of K and V ---- */
 
-/* True at the first tile behind a block's cross-attention, if K and V are streamed; and at a tile of these. */
-bool nw_window_is_behind_cross(const nw_window *w, nw_visit v);
+/* True at the first tile behind an attention whose K and V may be streamed; and at a tile of these. */
+bool nw_window_is_behind_attention(const nw_window *w, nw_visit v);
 bool nw_window_is_kv(const nw_window *w, nw_visit v);
 /* Reads a tile of K and V into its slot, and what is done when it has come. */
 void nw_window_kv_submit(nw_window *w, nw_slot *s, uint64_t tag);

@@ -135,9 +135,10 @@ static void print_parts(const nw_plan *p)
     print_part("tokenizer", p->part.tokenizer, "table of pieces");
     print_part("index", p->part.index, "tensors, tiles, schedules");
     print_part("vectors", p->part.vectors, "norms and biases");
-    print_part("K and V of the answer", p->part.kv_self, "");
+    print_part("K and V of the answer", p->part.kv_self,
+               p->read.kv_page > 0 ? "its last positions: the others are in a scratch file" : "");
     print_part("K and V of the prompt", p->part.kv_cross,
-               p->kv_on_disk ? "on their way: they are in a scratch file" : "");
+               p->read.kv > 0 ? "on their way: they are in a scratch file" : "");
     print_part("activations", p->part.activations, "");
     print_part("window", p->part.window, slots);
     print_part("resident weights", p->part.pins, overlay);
@@ -210,6 +211,7 @@ static void print_reads(const nw_plan *p)
     char size[16];
     print_text("%8s\n", p->read.next_pass == 0 ? "0" : nw_bytes_format(p->read.next_pass, true, size));
     print_part("K and V", p->read.kv, "each token, of prompts of this length in all lanes: from the scratch file");
+    print_part("K and V", p->read.kv_answers, "each token, in the mean of answers of this length: from there too");
     print_part("embedding row", p->read.embedding_row,
                p->embedding_resident ? "each, until the table is resident" : "each, when it is not cached");
 }
@@ -279,6 +281,8 @@ static void add_parts(cJSON *json, const nw_plan *p)
         {"next_pass", p->read.next_pass},
         {"ahead", p->read.ahead},
         {"kv", p->read.kv},
+        {"kv_page", p->read.kv_page},
+        {"kv_answers", p->read.kv_answers},
         {"refill", p->read.refill},
         {"embedding_row", p->read.embedding_row},
     };

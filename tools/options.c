@@ -115,7 +115,7 @@ static const struct argp_option session_options[] = {
     {"pins", KEY_PINS, "SIZE|off", 0, "The most that weights may stay resident (default: what fits)", 5},
     {"pin-form", KEY_PIN_FORM, "FORM", 0,
      "How weights stay resident: packed (as a pack has them), slim, plain, or auto (default)", 5},
-    {"kv", KEY_KV, "disk|auto", 0, "Where a prompt's K and V are kept (default auto: in memory, if they fit)", 5},
+    {"kv", KEY_KV, "disk|auto", 0, "Where K and V are kept (default auto: in memory, if they fit)", 5},
     {"prefetch", KEY_PREFETCH, "on|off", 0, "Read ahead of the computation (default on)", 5},
     {"verify", KEY_VERIFY, "on|off", 0, "Compare the checksums of a pack as it is read (default on)", 5},
     {"kernels", KEY_KERNELS, "NAME", OPTION_HIDDEN, 0, 5},

@@ -365,7 +365,8 @@ typedef struct {
     nw_pin_form  pin_form;
     unsigned     queue_depth;    /* tiles that are being read at once, at most; 0: as many as the window has slots */
     bool         prefetch_off;   /* never read further than the next tile: to see what prefetch is worth */
-    bool         kv_on_disk;     /* keep the encoder's K and V in a scratch file, even if they would fit in memory */
+    bool         kv_on_disk;     /* keep K and V in a scratch file, even if they would fit in memory: the encoder's, and
+                                  * an answer's but for its last positions */
     const char  *scratch;        /* directory of that file; NULL: $TMPDIR, /var/tmp or the current one, whichever is on
                                   * a disk and has the room */
     bool         force;          /* accept a budget above what the machine has available */
@@ -420,10 +421,13 @@ typedef struct {
         uint64_t ahead;
         uint64_t refill;     /* pins that an encoder pass drops and the first decode pass after it reads again */
         uint64_t kv;         /* of any decode pass: K and V of prompts that fill all lanes; 0: they are in memory */
+        uint64_t kv_page;    /* of a decode pass, for each full page of an answer's K and V; 0: they are in memory */
+        uint64_t kv_answers; /* of a decode pass in the mean, if the answers in all lanes come to the longest */
         uint64_t embedding_row; /* one row of the embedding, when it is not resident or cached */
     } read;
     double   disk_rate, memory_rate; /* bytes a second that the predictions assume */
-    bool     kv_on_disk;  /* the encoder's K and V do not fit in memory: a scratch file has them */
+    bool     kv_on_disk;   /* the encoder's K and V do not fit in memory, or neither do the answers': a scratch file */
+    uint32_t kv_page_rows; /* positions of a page of an answer's K and V, times its sequences; 0: they are in memory */
     double   column_cost; /* of one more column in a pass, as a part of the pass */
     double   seconds_first_token, seconds_per_token; /* if encode_only: of the first text, of each later one */
     unsigned threads;

@@ -22,7 +22,8 @@ enum { READ_STRIDE = 1 };
 enum { POINTS_MAX = 100000 };
 
 static unsigned failures;
-static bool     kv_on_disk; /* sessions keep the encoder's K and V in a scratch file */
+static bool     kv_on_disk; /* sessions keep K and V in a scratch file, in tiles of at most so many bytes */
+static size_t   kv_tile_bytes;
 
 static void check(bool ok, const char *what, uint64_t point, const char *detail)
 {
@@ -142,7 +143,7 @@ static bool names_a_file(const char *msg)
 static bool one_read_failing(const subject *s, uint64_t budget, uint64_t point, int os_errno, uint64_t want)
 {
     nw_io_fake fake = {.seed = point, .short_percent = 10, .fail_at = point, .fail_errno = os_errno};
-    nw_hooks   hooks = {.io = &fake};
+    nw_hooks   hooks = {.io = &fake, .kv_tile_bytes = kv_tile_bytes};
     nw_error   err = {0};
     pair       p;
     uint64_t   hash = 0;
@@ -167,17 +168,47 @@ static bool one_read_failing(const subject *s, uint64_t budget, uint64_t point, 
     return fake.fired;
 }
 
-static void test_every_read(const subject *s, uint64_t budget, uint64_t want)
+/* All from the operation `first` on. */
+static void test_every_read(const subject *s, uint64_t budget, uint64_t want, uint64_t first)
 {
-    uint64_t point = 1;
+    uint64_t point = first;
     for (; point < POINTS_MAX; point += READ_STRIDE) {
         bool fired = one_read_failing(s, budget, point, EIO, want);
         one_read_failing(s, budget, point, NW_IO_EOF, want);
         if (!fired)
             break;
     }
-    printf("%llu reads failed in turn\n", (unsigned long long)point - 1);
-    check(point > 50 && point < POINTS_MAX, "number of reads", point, "");
+    printf("%llu reads failed in turn\n", (unsigned long long)(point - first));
+    check(point - first > 50 && point < POINTS_MAX, "number of reads", point, "");
+}
+
+/* An answer of several pages whose first ones are written to the scratch file and read from it: the operations of its
+ * last passes, in a session that reads nothing else then. */
+static void test_answer_on_disk(const subject *model)
+{
+    enum { LAST = 100 };
+    const uint64_t budget = 256 << 20;
+    nw_io_fake     fake = {.seed = 1};
+    nw_hooks       hooks = {.io = &fake};
+    nw_error       err = {0};
+    pair           p;
+    uint64_t       memory = 0, disk = 0;
+    size_t         tokens;
+    subject        s = *model;
+    s.tokens = 9;
+    check(open_pair(s.dir, NULL, &s, budget, &p, &err) == NW_OK, "open", 0, err.msg);
+    check(answer_generate(p.session, &s, 0, p.vocab, &memory, &tokens, &err) == NW_OK, "in memory", 0, err.msg);
+    close_pair(&p);
+    kv_on_disk = true;
+    kv_tile_bytes = hooks.kv_tile_bytes = 2048; /* two rows */
+    check(open_pair(s.dir, &hooks, &s, budget, &p, &err) == NW_OK, "open", 1, err.msg);
+    check(answer_generate(p.session, &s, 0, p.vocab, &disk, &tokens, &err) == NW_OK, "on disk", 0, err.msg);
+    check(disk == memory && tokens == s.tokens, "answer", tokens, "K and V on disk");
+    close_pair(&p);
+    check(fake.ops_seen > LAST, "number of operations", fake.ops_seen, "");
+    test_every_read(&s, budget, memory, fake.ops_seen - LAST * READ_STRIDE);
+    kv_on_disk = false;
+    kv_tile_bytes = 0;
 }
 
 /* ---- a session that only encodes ---- */
@@ -412,7 +443,7 @@ static void test_pack(const subject *checkpoint, const temp_dir *temp, uint64_t 
         nw_error        err = {0};
         check(model_pack(s.dir, &o, NULL, &r, &err) == NW_OK, "packing", i, err.msg);
         snprintf(s.dir, sizeof s.dir, "%s", path.text);
-        test_every_read(&s, 40 << 20, want);
+        test_every_read(&s, 40 << 20, want, 1);
         test_encoding(&s, 30 << 20);
     }
 }
@@ -454,11 +485,12 @@ int main(void)
         check(answer_generate(p.session, &many, i, p.vocab, &want[i], &tokens, &err) == NW_OK, "reference", i, err.msg);
     close_pair(&p);
 
-    test_every_read(&many, 40 << 20, want[0]);  /* some pins, a window that moves */
-    test_every_read(&many, 256 << 20, want[0]); /* all resident: pins are read far ahead, over the seam */
+    test_every_read(&many, 40 << 20, want[0], 1);  /* some pins, a window that moves */
+    test_every_read(&many, 256 << 20, want[0], 1); /* all resident: pins are read far ahead, over the seam */
     kv_on_disk = true;
-    test_every_read(&many, 40 << 20, want[0]); /* and every write */
+    test_every_read(&many, 40 << 20, want[0], 1); /* and every write */
     kv_on_disk = false;
+    test_answer_on_disk(&many);
     test_encoding(&many, 30 << 20);
     test_encoding(&many, 256 << 20);
     test_pack(&many, &temp, want[0]);

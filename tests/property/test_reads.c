@@ -244,6 +244,64 @@ static void test_groups(const subject *s)
     nw_model_close(model);
 }
 
+/* ---- long answers ---- */
+
+enum { LONG_ANSWER = 700 };
+
+/* One answer whose K and V are larger than the budget leaves room for: byte for byte as planned. */
+static void run_long(const subject *s, uint64_t budget)
+{
+    static const uint32_t forced[LONG_ANSWER]; /* tokens, whatever they are */
+    budgeted              b;
+    nw_error              err = {0};
+    nw_stats              stats;
+    nw_session_options    o = options(s, budget);
+    uint32_t              ids[LONG_ANSWER];
+    nw_result             r = {.ids = ids};
+    nw_request            q = answer_request(s, 0, NULL);
+    o.max_output_tokens = LONG_ANSWER;
+    if (!open_under_budget(s, &o, &b))
+        return;
+    q.on_token = NULL;
+    q.max_new_tokens = q.forced_count = LONG_ANSWER;
+    q.forced_ids = forced;
+    nw_code rc = nw_session_generate(b.session, &q, &r, &err);
+    nw_session_stats(b.session, &stats);
+    check(rc == NW_OK, s, budget, err.msg, (uint64_t)rc, NW_OK);
+    check(stats.passes == LONG_ANSWER, s, budget, "passes", stats.passes, LONG_ANSWER);
+    uint64_t want = b.plan.read.open + b.plan.read.tokenizer + b.plan.read.vectors, pages = 0;
+    want += prompt_bytes(&b.plan, true, LONG_ANSWER, false);
+    for (size_t position = 0; position < LONG_ANSWER && b.plan.kv_page_rows > 0; position++)
+        pages += position / b.plan.kv_page_rows;
+    want += pages * b.plan.read.kv_page;
+    uint64_t have = stats.bytes_read - stats.embedding_rows_read * b.plan.read.embedding_row;
+    check(have == want, s, budget, "bytes read but for rows, a long answer", have, want);
+    check_within(s, budget, &stats);
+    nw_session_close(b.session);
+    nw_model_close(b.model);
+}
+
+/* At the smallest budget all but the last pages of the answer are on the disk, and that budget is smaller by it. */
+static void test_long(const subject *s)
+{
+    nw_error           err = {0};
+    nw_model          *model = NULL;
+    nw_plan            plan, small;
+    nw_session_options o = options(s, (uint64_t)1 << 40);
+    o.max_output_tokens = LONG_ANSWER;
+    nw_code rc = nw_model_open(&(nw_model_options){.path = s->dir}, &model, &err);
+    check(rc == NW_OK && nw_plan_make(model, &o, &plan, &err) == NW_OK, s, 0, err.msg, 0, 0);
+    o.budget_bytes = plan.smallest;
+    check(nw_plan_make(model, &o, &small, &err) == NW_OK, s, plan.smallest, err.msg, 0, 0);
+    check(small.kv_page_rows > 0 && plan.kv_page_rows == 0, s, plan.smallest, "rows of a page", small.kv_page_rows, 1);
+    check(small.part.kv_self * 5 < plan.part.kv_self, s, plan.smallest, "K and V of the answer in memory",
+          small.part.kv_self, plan.part.kv_self / 5);
+    run_in_child(run_long, s, plan.smallest);
+    run_in_child(run_long, s, plan.smallest + (2 << 20));
+    run_in_child(run_long, s, plan.budget_all_resident);
+    nw_model_close(model);
+}
+
 /* ---- packs ---- */
 
 static void pack_as(const subject *s, uint64_t form)
@@ -309,6 +367,7 @@ int main(void)
         test_subject(&s);
         test_timing(&s, 40 << 20);
         test_timing(&s, 64 << 20);
+        test_long(&s);
         test_packs(&s, s.dir);
     }
     test_golden_packs(&temp);

@@ -24,6 +24,7 @@ typedef struct {
     nw_read_with io;
     nw_io_fake  *fake;
     size_t       lanes, columns, encoded_ahead, encode_tokens, order[PROMPTS_MAX];
+    size_t       kv_tile_bytes; /* most bytes of a streamed tile of K and V; 0: as usual */
     const char  *kernels;
 } variation;
 
@@ -108,7 +109,7 @@ static inline bool run(const subject *s, const variation *v, answers *ret)
     nw_model     *model = NULL;
     nw_session   *session = NULL;
     nw_model_info info;
-    nw_hooks      hooks = {.io = v->fake, .kv_tile_bytes = v->smallest ? 4096 : 0};
+    nw_hooks      hooks = {.io = v->fake, .kv_tile_bytes = v->kv_tile_bytes};
     *ret = (answers){0};
     for (size_t i = 0; i < s->prompt_count; i++)
         ret->hash[i] = ANSWERS_SEED;
@@ -203,6 +204,7 @@ static inline void vary_threads_and_lanes(const subject *s, const answers *want)
         v.encode_tokens = n == 3 ? 2 * s->longest : 0;
         v.together = true;
         v.kv_on_disk = n > 2;
+        v.kv_tile_bytes = 1024;
         for (size_t i = 0; i < s->prompt_count; i++)
             v.order[i] = (i + n) % s->prompt_count;
         compare(s, &v, want);
@@ -216,6 +218,7 @@ static inline void vary_device_and_kernels(const subject *s, const answers *want
         variation  v = usual();
         v.fake = &fake;
         v.smallest = true;
+        v.kv_tile_bytes = 4096;
         v.extra = (uint64_t)seed * 700001;
         compare(s, &v, want);
     }
@@ -263,7 +266,8 @@ static inline void vary_at_random(const subject *s, const answers *want, uint64_
     v.encode_tokens = (size_t)(many_tiles_draw(&state) % (4 * s->longest));
     v.together = many_tiles_draw(&state) % 2 == 0;
     v.encode_between = many_tiles_draw(&state) % 2 == 0;
-    v.kv_on_disk = many_tiles_draw(&state) % 3 == 0;
+    v.kv_on_disk = many_tiles_draw(&state) % 2 == 0;
+    v.kv_tile_bytes = (size_t)1024 << many_tiles_draw(&state) % 3; /* of some rows: answers fill several pages */
     switch (many_tiles_draw(&state) % 4) {
     case 0: v.io = NW_READ_THREADS; break;
     case 1: break;

@@ -48,12 +48,14 @@ typedef struct {
 
 /* K and V of one stack of attention: numbered rows, one for each position of each sequence, in pages behind a table.
  * Rows are written once and never moved. A page has, for each decoder block, K [page_rows, inner] and then V
- * [page_rows, inner], f32. */
+ * [page_rows, inner], f32. What does not fit in memory comes in tiles (nw_weights.kv): the first rows of all. */
 #define NW_PAGE_ROWS 64
 typedef struct {
     float  **pages;      /* page table: the page of rows p * page_rows ..; borrowed */
     uint32_t page_rows;  /* rows in a page: 64, or fewer where a whole sequence is shorter */
-    uint32_t page_count; /* entries that are valid */
+    uint32_t page_count; /* entries of the table; those of streamed rows are not looked at */
+    uint32_t streamed;   /* rows that come in tiles: whole pages, or all that there are */
+    uint32_t place;      /* of the caller: where those are */
 } nw_kv;
 
 /* f32 elements of one page. */
@@ -62,11 +64,17 @@ static inline size_t nw_kv_page_floats(const nw_config *c, uint32_t page_rows)
     return (size_t)c->decoder_blocks * 2 * page_rows * nw_config_inner(c);
 }
 
-/* The encoder's K and V of one input: row i is position i. They are in memory, or come tile by tile (nw_weights.kv). */
+/* K [page_rows, inner] of a block in a page; or V. */
+static inline float *nw_kv_page_part(const nw_config *c, const nw_kv *kv, size_t page, uint32_t block, bool values)
+{
+    NW_ASSERT(page < kv->page_count && kv->pages[page] != NULL);
+    return kv->pages[page] + ((size_t)block * 2 + (values ? 1 : 0)) * kv->page_rows * nw_config_inner(c);
+}
+
+/* The encoder's K and V of one input: row i is position i. They are all in memory, or all streamed. */
 typedef struct {
-    nw_kv    kv;     /* if they are in memory */
+    nw_kv    kv;
     uint32_t length; /* positions written */
-    uint32_t place;  /* of the caller: where they are if not */
 } nw_cross;
 
 /* One column of a decode pass: a token, and the past that it sees. The sequences of one request share self, and through
@@ -101,12 +109,13 @@ typedef struct {
     const float *(*vector)(void *user, uint32_t tensor);
     /* Embedding rows as f32: out [count, d_model]. Errors as acquire. */
     nw_code (*embed)(void *user, const uint32_t *ids, size_t count, float *out, nw_error *err);
-    /* With maxima.stream_cross. kv: waits for the next tile of K, then of V, of an input: *ret_rows [*ret_count, inner]
-     * are positions `first` and following of a block. kv_release gives it back. For a block, each input that the pass's
-     * columns see has its tiles of K in turn, then those of V; inputs in the order of columns. kv_store takes K or V
-     * [length, inner] of a block, before the states of the next block are multiplied. Errors as acquire. */
-    nw_code (*kv)(void *user, const nw_cross *cross, uint32_t block, bool values, uint32_t first,
-                  const float **ret_rows, size_t *ret_count, nw_error *err);
+    /* Where K and V are streamed. kv: waits for the next tile of K, then of V: *ret_rows [*ret_count, inner] are rows
+     * `first` and following of a block. kv_release gives it back. In a block's self-attention, then in its
+     * cross-attention, each nw_kv that the pass's columns see has its tiles of K in turn, then those of V, in the order
+     * of columns. kv_store, with maxima.stream_cross, takes K or V [length, inner] of a block of an input, before the
+     * states of the next block are multiplied. Errors as acquire. */
+    nw_code (*kv)(void *user, const nw_kv *kv, uint32_t block, bool values, uint32_t first, const float **ret_rows,
+                  size_t *ret_count, nw_error *err);
     void (*kv_release)(void *user);
     nw_code (*kv_store)(void *user, const nw_cross *cross, uint32_t block, bool values, const float *rows,
                         nw_error *err);
@@ -119,6 +128,7 @@ typedef struct {
     size_t output_tokens; /* positions of the decoder's K and V */
     size_t columns;       /* of a decode pass; 0: nothing is decoded, and no buffer of decoding is carved */
     bool   stream_cross;  /* the encoder's K and V are not in memory */
+    bool   stream_self;   /* nor need the decoder's own be, but for their last pages */
     size_t threads;
 } nw_maxima;
 
@@ -136,8 +146,8 @@ struct nw_forward {
         float *x, *h;  /* [T, d_model] residual stream; normed */
         float *q, *a;  /* [T, inner] queries; what attention gives */
         float *ff;     /* [T, d_ff] */
-        float *scores; /* [threads, the longest K]; with stream_cross also cross: [T, heads, input_tokens] */
-        float *cross;
+        float *scores; /* [threads, the longest K]; for what is streamed also [T, heads, the longest that may be]: */
+        float *streamed;
     } decode;
     /* Buffers of an encode pass, over the encoder scratch (nw_forward_encode_layout); T = encode_tokens. */
     struct {
