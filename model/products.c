@@ -99,10 +99,21 @@ static void multiply_rows(const nw_product *p, column_run run, const nw_rows *w,
     }
 }
 
-static void product_strip(const nw_product *p, const nw_tile *t, size_t i, size_t worker)
+/* How many strips can be multiplied as if they were one: if their rows lie one behind the other, and the worker's
+ * buffer has room for the products. The fewer beginnings, the busier is the memory. */
+static size_t strips_at_once(const nw_product *p, const nw_tile *t)
+{
+    size_t bytes = (size_t)(t->strip_rows * t->cols) * nw_dtype_bytes(t->ready.dtype);
+    if (t->ready.data == NULL || t->ready.form != NW_ROWS_PLAIN || t->ready_stride != bytes)
+        return 1;
+    return nw_max_size(1, p->f->out_floats / ((size_t)t->strip_rows * nw_min_size(p->columns, OUT_COLUMNS)));
+}
+
+/* Strips [i, i + count) of a tile: one, or at most strips_at_once. */
+static void product_strips(const nw_product *p, const nw_tile *t, size_t i, size_t count, size_t worker)
 {
     size_t  first = i * (size_t)t->strip_rows;
-    size_t  rows = nw_min_size((size_t)t->strip_rows, (size_t)t->rows - first);
+    size_t  rows = nw_min_size(count * (size_t)t->strip_rows, (size_t)t->rows - first);
     float  *out = p->f->out + worker * p->f->out_floats;
     nw_rows w = t->ready;
     NW_CHECK(rows * nw_min_size(p->columns, OUT_COLUMNS) <= p->f->out_floats);
@@ -114,6 +125,15 @@ static void product_strip(const nw_product *p, const nw_tile *t, size_t i, size_
         run.count = nw_min_size(OUT_COLUMNS, p->columns - run.first);
         multiply_rows(p, run, &w, rows, out);
         join_strip(p, run, out, rows, (size_t)t->first + first);
+    }
+}
+
+static void product_run(const nw_product *p, const nw_tile *t, size_t first, size_t count, size_t worker)
+{
+    size_t most = strips_at_once(p, t);
+    for (size_t i = first, some; i < first + count; i += some) {
+        some = nw_min_size(most, first + count - i);
+        product_strips(p, t, i, some, worker);
     }
 }
 
@@ -144,11 +164,13 @@ static void product_piece(void *ctx, size_t i, size_t worker)
     const product_job *j = ctx;
     size_t             turn = 0, strips = j->ends[j->tile_count / j->each - 1];
     size_t             end = nw_min_size((i + 1) * j->piece, strips);
-    for (size_t s = i * j->piece; s < end; s++) {
+    for (size_t s = i * j->piece, count; s < end; s += count) {
         while (s >= j->ends[turn])
             turn++;
+        size_t first = s - (turn > 0 ? j->ends[turn - 1] : 0);
+        count = nw_min_size(end, j->ends[turn]) - s;
         for (size_t t = turn * j->each; t < (turn + 1) * j->each; t++)
-            product_strip(j->products[t], &j->tiles[t], s - (turn > 0 ? j->ends[turn - 1] : 0), worker);
+            product_run(j->products[t], &j->tiles[t], first, count, worker);
     }
 }
 
