@@ -568,7 +568,7 @@ static uint64_t smallest_of(const plan_inputs *in, const nw_shape *shape, nw_blu
 /* K and V stay in memory if they fit; else the encoder's go to the disk, which never change; else those of answers too.
  * Also where passes would then read noticeably less: a pin may hold more of a model than its own bytes. Fills all but
  * the predictions; returns whether the budget is enough. */
-static bool choose_kv(const plan_inputs *in, uint64_t budget, nw_blueprint *b, nw_shape *ret)
+static bool choose_kv(const plan_inputs *in, uint64_t budget, nw_blueprint *b)
 {
     enum { IN_MEMORY, CROSS_ON_DISK, ALL_ON_DISK, PLACES };
     nw_plan *p = &b->plan;
@@ -597,8 +597,7 @@ static bool choose_kv(const plan_inputs *in, uint64_t budget, nw_blueprint *b, n
         chosen = i;
         read = read_again(p);
     }
-    *ret = shapes[chosen];
-    fill_plan(in, ret, b);
+    fill_plan(in, &shapes[chosen], b);
     return budget >= p->smallest;
 }
 
@@ -620,20 +619,21 @@ static double seconds_with_pins(const plan_inputs *in, const nw_blueprint *b)
 }
 
 /* Pins of a pack that stay packed hold a twentieth more of it than slim ones, and have to be restored in each pass:
- * worth it where the disk is slow enough. Whether it is, only a rate that was given tells. */
-static void choose_pins(const plan_inputs *in, nw_shape shape, nw_blueprint *b)
+ * worth it where the disk is slow enough. Whether it is, only a rate that was given tells. Where K and V are best
+ * depends on what pins hold, so each form has its own answer to that. */
+static void choose_pins(const plan_inputs *in, uint64_t budget, nw_shape shape, nw_blueprint *b)
 {
     const nw_session_options *o = in->o;
     bool packed = nw_checkpoint_pack(in->m->checkpoint) != NULL, slim = shape.pinning.form == NW_PINS_SLIM;
     if (o->pin_form != NW_PINS_AUTO || o->disk_rate <= 0 || !packed || !slim || b->plan.read.next_pass == 0)
         return;
     double with_slim = seconds_with_pins(in, b);
-    shape.pinning.form = NW_PINS_STORED;
-    fill_plan(in, &shape, b);
-    if (seconds_with_pins(in, b) < with_slim * 0.98)
+    b->shape = shape;
+    b->shape.pinning.form = NW_PINS_STORED;
+    if (choose_kv(in, budget, b) && seconds_with_pins(in, b) < with_slim * 0.98)
         return;
-    shape.pinning.form = NW_PINS_SLIM;
-    fill_plan(in, &shape, b);
+    b->shape = shape;
+    (void)choose_kv(in, budget, b);
 }
 
 nw_code nw_blueprint_make(nw_model *m, const nw_session_options *o, uint64_t unforeseen, nw_blueprint *b, nw_error *err)
@@ -653,9 +653,9 @@ nw_code nw_blueprint_make(nw_model *m, const nw_session_options *o, uint64_t unf
         nw_machine_memory_read(&machine);
         budget = nw_budget_auto(&machine);
     }
-    nw_shape shape;
-    bool     enough = choose_kv(&in, budget, b, &shape);
-    choose_pins(&in, shape, b);
+    nw_shape shape = b->shape;
+    bool     enough = choose_kv(&in, budget, b);
+    choose_pins(&in, budget, shape, b);
     predict(m, o, b);
     return enough ? NW_OK : too_small(&b->plan, budget, &b->shape.maxima, err);
 }
