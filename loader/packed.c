@@ -7,12 +7,14 @@
  * zstd serves as a Huffman coder: the step of its search is so long that it finds no match, and a literal is all there
  * is. Level 3 on the same weights gives 0.78 of bf16 at a third of the speed (benchmarks/bench_packed.c); this, 0.66.
  * What is read back is not trusted: of a frame only the plain kind of known size is taken, so that zstd needs no window
- * and no memory but its context.
+ * and no memory but its context. Frames as we write them are decoded by huffman.c, twice as fast; zstd takes all
+ * others, and has the word on what is wrong.
  */
 #define ZSTD_STATIC_LINKING_ONLY /* contexts in memory of ours; literals that are always Huffman-coded */
 #include "loader/packed.h"
 
 #include "base/bytes.h"
+#include "huffman.h"
 
 #include <string.h>
 #include <zstd.h>
@@ -37,7 +39,8 @@ typedef enum {
 struct nw_packed {
     ZSTD_CCtx     *encoder; /* one of the two */
     ZSTD_DCtx     *decoder;
-    unsigned char *planes; /* PLANES_BYTES */
+    nw_huffman    *huffman; /* with the decoder */
+    unsigned char *planes;  /* PLANES_BYTES */
 };
 
 static size_t plane_count(kind k)
@@ -232,9 +235,14 @@ static size_t context_bytes(nw_packed_use use)
     return (size_t)nw_round_up(bytes, ALIGN);
 }
 
+static size_t huffman_bytes(nw_packed_use use)
+{
+    return use == NW_PACKED_ENCODE ? 0 : (size_t)nw_round_up(sizeof(nw_huffman), ALIGN);
+}
+
 size_t nw_packed_workspace_bytes(nw_packed_use use)
 {
-    return (size_t)nw_round_up(sizeof(nw_packed), ALIGN) + PLANES_BYTES + context_bytes(use);
+    return (size_t)nw_round_up(sizeof(nw_packed), ALIGN) + PLANES_BYTES + huffman_bytes(use) + context_bytes(use);
 }
 
 nw_packed *nw_packed_init(void *workspace, size_t bytes, nw_packed_use use)
@@ -242,11 +250,13 @@ nw_packed *nw_packed_init(void *workspace, size_t bytes, nw_packed_use use)
     NW_CHECK((uintptr_t)workspace % ALIGN == 0);
     NW_CHECK(bytes >= nw_packed_workspace_bytes(use));
     nw_packed     *p = workspace;
-    unsigned char *context = (unsigned char *)workspace + nw_round_up(sizeof *p, ALIGN) + PLANES_BYTES;
-    *p = (nw_packed){.planes = context - PLANES_BYTES};
+    unsigned char *planes = (unsigned char *)workspace + nw_round_up(sizeof *p, ALIGN);
+    unsigned char *context = planes + PLANES_BYTES + huffman_bytes(use);
+    *p = (nw_packed){.planes = planes};
     if (use == NW_PACKED_ENCODE) {
         p->encoder = encoder_init(context, context_bytes(use));
     } else {
+        p->huffman = (nw_huffman *)(void *)(planes + PLANES_BYTES);
         p->decoder = ZSTD_initStaticDCtx(context, context_bytes(use));
         NW_CHECK(p->decoder != NULL);
     }
@@ -303,6 +313,8 @@ static size_t section_encode(nw_packed *p, size_t count, size_t n, size_t stride
 /* One plane out of a frame of exactly `bytes`. */
 static const char *plane_decode(nw_packed *p, const unsigned char *src, size_t bytes, unsigned char *dst, size_t n)
 {
+    if (nw_huffman_decode(p->huffman, src, bytes, dst, n))
+        return NULL;
     ZSTD_frameHeader h;
     if (ZSTD_getFrameHeader(&h, src, bytes) != 0 || h.frameType != ZSTD_frame)
         return "a plane is no zstd frame";
