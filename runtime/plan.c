@@ -42,9 +42,9 @@ enum {
 #define MEMORY_RATE_ASSUMED_THREAD 1.0e10
 #define FLOP_RATE_ASSUMED_THREAD 4.0e10
 
-/* Weights in plain bytes that a core restores from their packed form, a second: 3.6e9 measured
+/* Weights in plain bytes that a core restores from their packed form, a second: 6.2e9 measured
  * (benchmarks/bench_packed), less what the kernel's part of reading takes. */
-#define RESTORE_RATE_THREAD 3.2e9
+#define RESTORE_RATE_THREAD 5.5e9
 
 /* ---- sizes that follow from the model ---- */
 
