@@ -581,11 +581,11 @@ static bool choose_kv(const plan_inputs *in, uint64_t budget, nw_blueprint *b)
         shape_stream_cross(in->m, &shapes[i]);
     if (decodes)
         shape_stream_self(in->m, &shapes[ALL_ON_DISK]);
-    for (int i = first; i <= last; i++)
+    uint64_t least = UINT64_MAX;
+    for (int i = last; i >= first; i--) { /* the first one last: all is resident with its budget */
         smallest[i] = smallest_of(in, &shapes[i], b);
-    uint64_t least = smallest[first];
-    for (int i = first; i <= last; i++)
         least = nw_min_u64(least, smallest[i]);
+    }
     p->smallest = least;
     p->budget = nw_max_u64(budget, least);
     for (int i = first; i <= last; i++) {

@@ -13,9 +13,9 @@ if grep -q '^NW_SANITIZE:[A-Z]*=$' "$1/CMakeCache.txt"; then
     status=$? ran='narrows run under ulimit -v 200000'
     expect_status 0
 fi
-refused 3 'for 19 tokens in, 100000 out; .* with -n 32$' run -m "$model" -b 64M -n 100000 "$text"
-refused 3 'for 2 tokens in, 100000 out' run -m "$model" -b 64M -n 100000 --input-ids '5 1'
-refused 3 'for 2 tokens in, 100000 out' run -m "$model" -b 64M -n 100000 --json --input-ids '5 1'
+refused 3 'for 19 tokens in, 1000000 out; .* with -n 32$' run -m "$model" -b 64M -n 1000000 "$text"
+refused 3 'for 2 tokens in, 1000000 out' run -m "$model" -b 64M -n 1000000 --input-ids '5 1'
+refused 3 'for 2 tokens in, 1000000 out' run -m "$model" -b 64M -n 1000000 --json --input-ids '5 1'
 refused 3 '500T is above' run -m "$model" -b 500T "$text"
 refused 3 'too long' run -m "$model" -b 64M -f /dev/zero
 yes 'six hundred' | head -c 500000 >"$work/long"

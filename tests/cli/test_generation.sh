@@ -138,9 +138,9 @@ done
 refused 2 'empty' run -m "$model" -b 64M --stop '' x
 refused 2 'prefix' run -m "$model" -b 64M --prefix x --input-ids '5 1'
 refused 6 'stop' run -m "$data/goldens/t5-v1.1" -b 128M --stop x --input-ids '5 1'
-refused 3 '64 beams: needs .*; it has room for [0-9][0-9]*$' run -m "$model" -b 32M --num-beams 64 "$text"
+refused 3 '64 beams: needs .*; it has room for [0-9][0-9]*$' run -m "$model" -b 32M -n 20000 --num-beams 64 "$text"
 fit=$(sed 's/.* room for //' "$work/err")
-ok -b 32M --num-beams "${fit:-64}" "$text"
+ok -b 32M -n 20000 --num-beams "${fit:-64}" "$text"
 expect_out $answer
-refused 3 'room for' run -m "$model" -b 32M --num-beams $((fit + 1)) "$text"
+refused 3 'room for' run -m "$model" -b 32M -n 20000 --num-beams $((fit + 1)) "$text"
 finish
