@@ -29,6 +29,11 @@ static void report_progress(nw_session *s, uint32_t tensor)
     s->progress(s->progress_user, &stats);
 }
 
+static bool is_stopped(const nw_session *s)
+{
+    return atomic_load_explicit(s->window.stop, memory_order_relaxed);
+}
+
 static nw_code weights_acquire(void *user, uint32_t tensor, uint32_t tile, nw_tile *ret, nw_error *err)
 {
     nw_session *s = user;
@@ -58,6 +63,8 @@ static bool weights_rows(void *user, const nw_tile *tile, size_t strip, size_t w
 nw_code nw_session_release_tiles(nw_session *s, nw_error *err)
 {
     nw_code rc = nw_restore_result(&s->parts.restore, err);
+    if (rc == NW_OK && is_stopped(s)) /* some of their strips may have been skipped: see run_team */
+        rc = nw_fail(err, NW_E_CANCELLED, 0, "stopped");
     nw_window_release(&s->window, rc == NW_OK ? NW_TILE_USED : NW_TILE_DAMAGED);
     return rc;
 }
@@ -123,6 +130,38 @@ void nw_session_begin(nw_session *s, nw_pass pass, nw_pass next)
     s->pass_name = names[pass];
     s->progress_block = 0;
     nw_window_begin(&s->window, pass, next);
+}
+
+/* ---- the team ---- */
+
+typedef struct {
+    const nw_session *session;
+    void (*fn)(void *ctx, size_t i, size_t worker);
+    void *ctx;
+} stoppable_job;
+
+static void stoppable_piece(void *ctx, size_t i, size_t worker)
+{
+    const stoppable_job *j = ctx;
+    if (!is_stopped(j->session))
+        j->fn(j->ctx, i, worker);
+}
+
+/* After a stop no piece begins: with thousands of columns a job may take seconds. What is skipped is part of no result:
+ * every product ends with a release, which then fails, and attention is followed by a product. */
+static void run_team(void *user, nw_work work, void (*fn)(void *ctx, size_t i, size_t worker), void *ctx, size_t n)
+{
+    nw_session   *s = user;
+    stoppable_job j = {.session = s, .fn = fn, .ctx = ctx};
+    if (work == NW_WORK_NORM) /* an encoder pass ends with one */
+        nw_trace_run(&s->parts.trace, work, fn, ctx, n);
+    else
+        nw_trace_run(&s->parts.trace, work, stoppable_piece, &j, n);
+}
+
+nw_team nw_session_team(nw_session *s)
+{
+    return (nw_team){.user = s, .thread_count = nw_workers_count(s->workers), .run = run_team};
 }
 
 nw_code nw_session_check_idle(const nw_session *s, nw_error *err)

@@ -209,7 +209,7 @@ static void wire(nw_session *s, const nw_session_options *o)
     f->kernels = s->kernels;
     f->weights = nw_session_weights(s);
     s->parts.trace.workers = s->workers;
-    f->team = (nw_team){.user = &s->parts.trace, .thread_count = nw_workers_count(s->workers), .run = nw_trace_run};
+    f->team = nw_session_team(s);
     nw_forward_prepare(f);
     s->window =
         (nw_window){.model = s->model,

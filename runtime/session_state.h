@@ -93,6 +93,7 @@ struct nw_session {
 
 /* The model's view of the session. */
 nw_weights nw_session_weights(nw_session *s);
+nw_team    nw_session_team(nw_session *s);
 
 /* Any work of a session lies between enter and leave, or fail; before it, none must be under way.
  * Errors  NW_E_ARG: a callback asks for it. */

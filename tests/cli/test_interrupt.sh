@@ -1,4 +1,4 @@
-# ^C, SIGTERM and SIGHUP: a run ends within a tile and says what it has done; pack and unpack leave nothing; all exit with
+# ^C, SIGTERM and SIGHUP: a run ends within a strip and says what it has done; pack and unpack leave nothing; all exit with
 # 130. kill -9 leaves nothing that opens.
 . "$(dirname "$0")/cli_common.sh"
 
@@ -9,6 +9,13 @@ for signal in INT TERM; do
     err_has '^narrows: peak .* tokens'
     [ "$(wc -l <"$work/out")" -lt 20000 ] || fail "$ran: it ran to its end"
 done
+
+# A prompt of 50,000 tokens, whose attention is one job of many seconds: no piece of it is begun any more. It took 40 s on two
+# cores to stop; the bound only tells these apart.
+yes 'six hundred and seventy-seven thousand one hundred' | head -c 200000 >"$work/long"
+began=$(date +%s)
+interrupt INT 'sleep 2' run -m "$model" -b 3G -f "$work/long"
+[ $(($(date +%s) - began)) -lt 20 ] || fail "$ran: it took $(($(date +%s) - began)) s to stop"
 
 # While the prompt is still being read there is nothing to stop: the program just ends.
 mkfifo "$work/pipe"

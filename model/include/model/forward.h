@@ -102,8 +102,8 @@ typedef struct {
     /* The rows of strip `strip` of a tile in use, until `worker` asks for others or the tile is released. Called by
      * all workers at once, each strip once. False: it cannot be had, and `release` will say why. */
     bool (*rows)(void *user, const nw_tile *tile, size_t strip, size_t worker, nw_rows *ret);
-    /* Gives back all [count] tiles in use; the data may be overwritten at once. Errors: NW_E_IO, if one of their strips
-     * was damaged: what was made of them is garbage then. */
+    /* Gives back all [count] tiles in use; the data may be overwritten at once. Errors: NW_E_CANCELLED; NW_E_IO, if one
+     * of their strips was damaged: what was made of them is garbage then. */
     nw_code (*release)(void *user, const nw_tile *tiles, size_t count, nw_error *err);
     /* A resident vector or table as f32, [rows, cols] of its need. */
     const float *(*vector)(void *user, uint32_t tensor);
