@@ -575,7 +575,8 @@ static bool choose_kv(const plan_inputs *in, uint64_t budget, nw_blueprint *b)
     nw_shape shapes[PLACES] = {b->shape, b->shape, b->shape};
     uint64_t smallest[PLACES], read = 0;
     bool     decodes = b->shape.pinned != NW_PASS_ENCODE;
-    int      first = decodes && in->o->kv_on_disk ? ALL_ON_DISK : IN_MEMORY, last = decodes ? ALL_ON_DISK : IN_MEMORY;
+    int      last = decodes && !in->o->kv_in_memory ? ALL_ON_DISK : IN_MEMORY;
+    int      first = in->o->kv_on_disk ? last : IN_MEMORY;
     int      chosen = PLACES;
     for (int i = CROSS_ON_DISK; i <= last; i++)
         shape_stream_cross(in->m, &shapes[i]);

@@ -177,10 +177,13 @@ void nw_window_reap(nw_window *w, bool wait)
     } while (count == sizeof done / sizeof *done);
 }
 
-/* Rows of the embedding must always find room beside the tiles. */
+/* Rows of the embedding, and K and V on their way to the disk, always find room beside what is read. */
 bool nw_window_has_room(const nw_window *w)
 {
-    return nw_io_in_flight(w->io) + NW_ROW_BATCH < nw_io_depth(w->io);
+    const nw_kv_stream *k = &w->parts->kv_stream;
+    size_t              stages = k->stage_bytes > 0 ? NW_KV_STAGES : 0;
+    size_t              reads = nw_io_in_flight(w->io) - (size_t)__builtin_popcount(k->busy);
+    return reads + NW_ROW_BATCH + stages < nw_io_depth(w->io);
 }
 
 static void read_pin(nw_window *w, nw_pin *pin, nw_step step, uint64_t tag)

@@ -176,7 +176,7 @@ nw_code nw_window_kv_skip(nw_window *w, nw_error *err)
 static size_t free_stage(nw_window *w)
 {
     nw_kv_stream *k = &w->parts->kv_stream;
-    while (k->busy == (1u << NW_KV_STAGES) - 1 || !nw_window_has_room(w))
+    while (k->busy == (1u << NW_KV_STAGES) - 1)
         nw_window_reap(w, true);
     return (size_t)__builtin_ctz(~k->busy);
 }

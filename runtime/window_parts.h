@@ -26,7 +26,7 @@ void nw_window_reap(nw_window *w, bool wait);
 void nw_window_pump(nw_window *w);
 /* Both, and further until the visit at hand is being read. */
 void nw_window_keep_up(nw_window *w);
-bool nw_window_has_room(const nw_window *w); /* for one more operation, beside the rows of the embedding */
+bool nw_window_has_room(const nw_window *w); /* for one more read of a tile */
 /* Waits, reading on meanwhile, until a read has ended, one way or the other. `step`: for the trace. */
 NW_MUST_USE nw_code nw_window_wait(nw_window *w, const nw_slot_state *state, nw_step step, nw_error *err);
 /* offset, bytes: of what could not be read. */

@@ -19,6 +19,7 @@ int draft_start(draft_model *d, const nw_session_options *o)
                               .max_columns = o->max_columns,
                               .threads = o->threads,
                               .io = o->io,
+                              .kv_in_memory = true,
                               .force = true, /* the other session's budget is what is checked */
                               .kernels = o->kernels,
                               .log = o->log};

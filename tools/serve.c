@@ -240,7 +240,8 @@ int serve_all(server *s, const prompts *p)
         status = interrupted() ? EXIT_INTERRUPTED : fill(s, &q);
         if (status == -1)
             status = write_finished(s, &q);
-        if (status == -1 && !s->failed && q.written < q.next)
+        if (status == -1 && !s->failed &&
+            (q.written < q.next || q.next_part > 0)) /* even of one prompt some parts wait */
             status = step(s);
         if (status == -1 && !s->failed)
             status = write_finished(s, &q);

@@ -367,6 +367,8 @@ typedef struct {
     bool         prefetch_off;   /* never read further than the next tile: to see what prefetch is worth */
     bool         kv_on_disk;     /* keep K and V in a scratch file, even if they would fit in memory: the encoder's, and
                                   * an answer's but for its last positions */
+    bool         kv_in_memory;   /* never do, even where passes would read less or the budget has no room for them: of a
+                                  * session that is to be another one's draft. Goes over kv_on_disk */
     const char  *scratch;        /* directory of that file; NULL: $TMPDIR, /var/tmp or the current one, whichever is on
                                   * a disk and has the room */
     bool         force;          /* accept a budget above what the machine has available */

@@ -34,6 +34,14 @@ for options in '--lanes 1' '--lanes 2' '--lanes 3 -t 1'; do
 done
 # Of lines: one line each, the same fields; JSON one object each.
 printf '%s\n\ntranslate English to German: six\n' "$text" >"$work/texts"
+# More parts of one prompt than the session holds requests.
+seq 1 40 | sed 's/^/vier /' >"$work/forty"
+ok --choices "$work/forty" --lanes 64 "$text"
+sort "$work/out" >"$work/wide"
+for lanes in 1 2 4; do
+    ok --choices "$work/forty" --lanes $lanes "$text"
+    sort "$work/out" | cmp -s - "$work/wide" || fail "$ran: other answers"
+done
 ok --choices "$work/choices" --lines -f "$work/texts"
 [ "$(wc -l <"$work/out")" -eq 3 ] && [ -z "$(sed -n 2p "$work/out")" ] || fail "$ran: not three lines"
 head -n 1 "$work/out" | tr '\t' '\n' >"$work/fields"

@@ -60,6 +60,13 @@ for options in '--lanes 1' '--lanes 3' ''; do
     [ "$(last accepted)" -gt $(($(last tokens) / 2)) ] || fail "$ran: $(last accepted) of $(last tokens) guessed"
     out_has "\"settings\": {.*\"draft\": \"$model\"}"
 done
+# Half of the budget is the draft's: its K and V are in memory, or it is said that they do not fit.
+for budget in 24000K 26000K 27400K 28100K 29500K 30900K; do
+    run run -m "$model" -b $budget -n 200 -t 1 -q --draft "$model" 'translate digits to German: 1984'
+    [ "$status" -eq 0 ] || [ "$status" -eq 3 ] || fail "$ran: status $status: $(cat "$work/err")"
+    [ "$status" -eq 0 ] && cp "$work/out" "$work/drafted"
+done
+[ -s "$work/drafted" ] || fail 'no budget is enough for a draft'
 refused 2 'another vocabulary' run -m "$model" -b 64M --draft "$data/goldens/flan-f16" x
 refused 2 'no/such' run -m "$model" -b 64M --draft /no/such x
 refused 2 'beams' run -m "$model" -b 64M --draft "$model" --num-beams 2 x

@@ -107,6 +107,35 @@ static void test_events(report *r)
     check(busy <= THREADS * r->times.team + 1e-6, "workers are busy outside of jobs");
 }
 
+/* Tiles of the decoder, or of its K and V, that were being read at once at most. */
+static size_t deepest(const report *r)
+{
+    size_t deepest = 0;
+    for (size_t i = 0; i < r->count; i++) {
+        size_t reads = 0;
+        for (size_t k = 0; k < r->count; k++) {
+            const nw_event *e = &r->events[k];
+            reads += e->kind == NW_EVENT_READ && strncmp(e->block, "decoder", 7) == 0 &&
+                     e->begin_ns <= r->events[i].begin_ns && r->events[i].begin_ns < e->end_ns;
+        }
+        deepest = reads > deepest ? reads : deepest;
+    }
+    return deepest;
+}
+
+static void test_depth(const subject *s, report *r)
+{
+    nw_session_options o = {.pins_off = true, .trace_events = EVENTS, .trace = true, .queue_depth = 1};
+    for (int on_disk = 0; on_disk < 2; on_disk++) {
+        o.kv_on_disk = on_disk;
+        run(s, o, r);
+        check(deepest(r) == 1, "more reads at once than the queue's depth");
+    }
+    o.queue_depth = 0;
+    run(s, o, r);
+    check(deepest(r) > 1, "reads at once are not seen");
+}
+
 int main(void)
 {
     static report r; /* large */
@@ -132,6 +161,7 @@ int main(void)
         check(r.smallest > smallest + EVENTS * 8, "the plan does not count the room for events");
         test_events(&r);
     }
+    test_depth(&s, &r);
     o.trace_events = 5;
     run(&s, o, &r);
     check(r.count == 5 && r.times.events_kept == 5 && r.times.events_lost > 0, "a room that is full");
