@@ -206,7 +206,7 @@ static void test_answer_on_disk(const subject *model)
     check(disk == memory && tokens == s.tokens, "answer", tokens, "K and V on disk");
     close_pair(&p);
     check(fake.ops_seen > LAST, "number of operations", fake.ops_seen, "");
-    test_every_read(&s, budget, memory, fake.ops_seen - LAST * READ_STRIDE);
+    test_every_read(&s, budget, memory, fake.ops_seen - LAST);
     kv_on_disk = false;
     kv_tile_bytes = 0;
 }
