@@ -17,10 +17,10 @@ typedef struct {
     const char *name;
     nw_config  *config;
     uint64_t    num_layers, num_decoder_layers;
-    char    feed_forward_proj[VALUE_MAX], dense_act_fn[VALUE_MAX], model_type[VALUE_MAX], tokenizer_class[VALUE_MAX];
-    char    architecture[VALUE_MAX];
-    int     tie, scale, is_encoder_decoder; /* -1: absent */
-    int64_t pad, start;                     /* -1: absent */
+    char feed_forward_proj[VALUE_MAX], dense_act_fn[VALUE_MAX], model_type[VALUE_MAX], tokenizer_class[VALUE_MAX];
+    char        architecture[VALUE_MAX];
+    int         tie, scale, is_encoder_decoder; /* -1: absent */
+    int64_t     pad, start;                     /* -1: absent */
 } config_reader;
 
 typedef struct {
@@ -185,12 +185,8 @@ static bool activation_named(const char *name, nw_activation *ret)
         const char   *name;
         nw_activation act;
     } table[] = {
-        {"relu", NW_ACT_RELU},
-        {"gelu", NW_ACT_GELU_ERF},
-        {"gelu_new", NW_ACT_GELU_TANH},
-        {"silu", NW_ACT_SILU},
-        {"gelu_pytorch_tanh", NW_ACT_GELU_TANH},
-        {"swish", NW_ACT_SILU},
+        {"relu", NW_ACT_RELU},       {"gelu", NW_ACT_GELU_ERF},           {"gelu_new", NW_ACT_GELU_TANH},
+        {"silu", NW_ACT_SILU},       {"gelu_pytorch_tanh", NW_ACT_GELU_TANH}, {"swish", NW_ACT_SILU},
         {"gelu_python", NW_ACT_GELU_ERF},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
@@ -260,8 +256,8 @@ static nw_code settle_shape(config_reader *r, nw_error *err)
     struct {
         const char *key;
         uint64_t    value;
-    } required[] = {{"vocab_size", c->vocab_size}, {"d_model", c->d_model},      {"d_kv", c->d_kv}, {"d_ff", c->d_ff},
-                    {"num_heads", c->head_count},  {"num_layers", r->num_layers}};
+    } required[] = {{"vocab_size", c->vocab_size}, {"d_model", c->d_model},       {"d_kv", c->d_kv},
+                    {"d_ff", c->d_ff},             {"num_heads", c->head_count}, {"num_layers", r->num_layers}};
     for (size_t i = 0; i < sizeof required / sizeof *required; i++) {
         if (required[i].value == 0)
             return nw_fail(err, NW_E_FORMAT, 0, "%s: %s is missing", r->name, required[i].key);
@@ -300,7 +296,7 @@ nw_code nw_config_check(const nw_config *c, const char *name, nw_error *err)
 
 nw_code nw_config_parse(nw_memory *mem, const char *name, const char *json, size_t bytes, nw_config *ret, nw_error *err)
 {
-    nw_config   c = {.bucket_count = 32, .bucket_distance = 128, .norm_epsilon = 1e-6f};
+    nw_config c = {.bucket_count = 32, .bucket_distance = 128, .norm_epsilon = 1e-6f};
     config_scan s = {
         .reader = {
             .name = name, .config = &c, .tie = -1, .scale = -1, .is_encoder_decoder = -1, .pad = -1, .start = -1}};

@@ -12,7 +12,7 @@ typedef struct nw_workers nw_workers;
 
 /* threads >= 1; thread_count - 1 are started, with stacks of 256 KiB. Memory from `mem`, NW_TAG_SESSION. */
 NW_MUST_USE nw_code nw_workers_open(nw_memory *mem, size_t thread_count, nw_workers **ret_workers, nw_error *err);
-nw_workers         *nw_workers_close(nw_workers *workers); /* takes NULL; returns NULL */
+nw_workers *nw_workers_close(nw_workers *workers); /* takes NULL; returns NULL */
 
 size_t nw_workers_count(const nw_workers *workers);
 

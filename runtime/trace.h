@@ -15,8 +15,8 @@
 
 /* Of one worker, written by it alone. */
 typedef struct {
-    uint64_t      sum_ns[NW_EVENT_COUNT];
-    uint64_t      begin_ns;  /* of what the piece at hand is doing now; 0: nothing that is timed */
+    uint64_t sum_ns[NW_EVENT_COUNT];
+    uint64_t begin_ns; /* of what the piece at hand is doing now; 0: nothing that is timed */
     unsigned char apart[64]; /* so that two workers' are on no one cache line */
 } nw_trace_worker;
 
@@ -42,11 +42,11 @@ typedef struct {
     nw_trace_read   *reads;  /* [read_count] */
     nw_trace_event  *events; /* [event_count] */
     size_t           worker_count, read_count, event_count;
-    _Atomic size_t   event_next;                /* events so far, those that found no room included */
-    nw_event_kind    work;                      /* of the job at hand */
-    nw_step          step;                      /* the tile at hand, or the last one; at first NW_TRACE_NO_TENSOR */
-    size_t           reading;                   /* reads in flight */
-    uint64_t         reading_from_ns;           /* since when there is one */
+    _Atomic size_t   event_next; /* events so far, those that found no room included */
+    nw_event_kind    work;       /* of the job at hand */
+    nw_step          step;       /* the tile at hand, or the last one; at first NW_TRACE_NO_TENSOR */
+    size_t           reading;    /* reads in flight */
+    uint64_t         reading_from_ns;          /* since when there is one */
     uint64_t         read_ns, wait_ns, team_ns; /* as in nw_times */
 } nw_trace;
 

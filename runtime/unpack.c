@@ -26,7 +26,7 @@ typedef struct {
     const nw_tensor *tensor;
     const char      *name; /* without the model's prefix */
     nw_name_place    place;
-    const char      *kept; /* not NULL: written under this name, being the same bytes */
+    const char      *kept;   /* not NULL: written under this name, being the same bytes */
 } entry;
 
 typedef struct {
@@ -319,8 +319,8 @@ static nw_code check_budget(const unpacking *u, const nw_io_options *io, nw_erro
 {
     const nw_model *m = u->model;
     size_t          count = nw_checkpoint_tensor_count(m->checkpoint);
-    uint64_t        bytes = m->memory.live + nw_writer_declared_bytes(count) + CONVERTED_BYTES + count * sizeof(entry) +
-                     nw_ties_bytes(count);
+    uint64_t        bytes = m->memory.live + nw_writer_declared_bytes(count) + CONVERTED_BYTES +
+                     count * sizeof(entry) + nw_ties_bytes(count);
     if (nw_checkpoint_pack(m->checkpoint) != NULL)
         bytes += nw_pack_reader_bytes(m) + NW_PACK_HASH_BYTES;
     return nw_copying_check_budget(u->options->budget_bytes, bytes, io, "writing", u->options->dir, err);
