@@ -161,7 +161,8 @@ static size_t columns_paged(const nw_session *s, const lane *l)
     if (shape->self_ring == 0)
         return SIZE_MAX;
     size_t ahead = (size_t)(shape->self_ring - 1) * shape->self_rows / r->width - 2; /* rows are 2 * width or more */
-    return nw_request_positions(s, r) + ahead - nw_min_size(l->count, nw_request_positions(s, r) + ahead);
+    size_t reach = nw_request_positions(s, r) + ahead;
+    return reach - nw_min_size(l->count, reach);
 }
 
 /* Columns behind the first that a lane has a use for, at most `most`. */

@@ -540,9 +540,10 @@ static bool is_at_hand(nw_window *w, nw_visit v, size_t slots, nw_tile *ret)
     const nw_pin *pin = pin_of(w, v);
     nw_step       step = nw_window_step(w, v);
     if (!uses_slot(pin)) {
-        if (pin->state == NW_SLOT_READY && pin->visited)
+        bool settled = pin->state == NW_SLOT_READY && pin->visited;
+        if (settled)
             *ret = settled_tile(w, pin, step);
-        return pin->state == NW_SLOT_READY && pin->visited;
+        return settled;
     }
     const nw_slot *s = nw_window_slot(w, w->head + slots);
     bool           fills_pin = pin != NULL && !pin->unfit;
@@ -568,12 +569,11 @@ size_t nw_window_more(nw_window *w, size_t most, size_t multiple, nw_tile *ret)
         count++;
     }
     w->more = nw_max_size((count + 1) / multiple * multiple, 1) - 1;
-    v = w->at;
-    slots = w->head;
-    for (size_t i = 0; i <= w->more; i++, v = nw_window_after(w, v)) {
-        if (uses_slot(pin_of(w, v)) && i > 0)
-            nw_slot_move(nw_window_slot(w, slots), NW_SLOT_READY, NW_SLOT_IN_USE);
-        slots += uses_slot(pin_of(w, v)) ? 1 : 0;
+    slots = uses_slot(pin_of(w, w->at)) ? 1 : 0; /* of those that are left of what was found */
+    for (size_t i = 1; i <= w->more; i++) {
+        v.step = w->at.step + i;
+        if (uses_slot(pin_of(w, v)))
+            nw_slot_move(nw_window_slot(w, w->head + slots++), NW_SLOT_READY, NW_SLOT_IN_USE);
     }
     return w->more;
 }
