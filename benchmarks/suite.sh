@@ -5,18 +5,19 @@
 #   benchmarks/suite.sh [-p PARTS] [-m MODELS] [-f FORMS] [-b BUDGETS] [-i INPUT] [-n OUTPUT] [-r REPEAT] [-t THREADS]
 #                       [-d DIR] [-o CSV] [-B BUILD] [--against CMD]
 #
-#   -p PARTS     budgets   each form under each budget, beside its limits              (default: all five, in this order)
-#                encode    the encoder alone, all resident, at 32, 128 and 512 tokens, beside one big matrix product
-#                input     how the cost grows with the prompt, at half of what would be all resident
-#                output    and with the answer
-#                threads   and with 1 thread, 2, ... up to THREADS: all resident, and encoding 512 tokens
+#   -p PARTS     budgets    each form under each budget, beside its limits             (default: all but neighbours, in this order)
+#                neighbours each budget and the next larger one in turn: how many times as long a token takes, pair by pair
+#                encode     the encoder alone, all resident, at 32, 128 and 512 tokens, beside one big matrix product
+#                input      how the cost grows with the prompt, at half of what would be all resident
+#                output     and with the answer
+#                threads    and with 1 thread, 2, ... up to THREADS: all resident, and encoding 512 tokens
 #   -m MODELS    shapes that narrows-generate knows, or directories of models          (default flan-t5-base flan-t5-large flan-t5-xl;
 #                flan-t5-xxl and ul2 need 23 and 39 GB, and their packs two thirds of that)
 #   -f FORMS     plain, packed, slim                                                   (default plain packed)
 #   -b BUDGETS   sizes, small to all                                                   (default: from the smallest that works to all
 #                resident, each twice the one before)
 #   -i, -n       tokens of the prompt and of the answer (default 32 32; of a model above 12 GB 4 out); at least 3 out
-#   -r REPEAT    runs of each row, in turn; the one with the median time is kept (default 1)
+#   -r REPEAT    runs of each row, in turn; the one with the median time is kept       (default 1; of neighbours pairs, all kept in CSV)
 #   -t THREADS   (default: as many as this process may use)
 #   -d DIR       where models are made, and kept for the next run (default: a temporary directory, removed at the end)
 #   --against    a peer's command, run by sh in the same memory cgroup as ours where one can be made, its model's files not in the
@@ -26,7 +27,7 @@
 # Two minutes:  benchmarks/suite.sh -p budgets -m flan-t5-base -n 8
 #
 # Each row is a process of its own (narrows bench). Passes that only read alternate with real ones, so the machine's noise hits both
-# alike; still, compare only rows of one run.
+# alike; still, compare only rows of one run, and for a difference of a few hundredths only the ratios of `neighbours`.
 set -eu
 export LC_ALL=C
 
@@ -64,7 +65,7 @@ case $input$output$repeat$threads in
 esac
 for part in $parts; do
     case $part in
-    budgets | encode | input | output | threads) ;;
+    budgets | neighbours | encode | input | output | threads) ;;
     *) usage ;;
     esac
 done
@@ -125,9 +126,12 @@ value() { # NAME FILE: of JSON
     sed -n "s/.*\"$1\":[[:space:]]*\"\{0,1\}\([^\",]*\).*/\1/p" "$2" | head -n 1
 }
 
+# Out of the page cache, as far as one may without being root: file by file.
+forget() { for file in "$model"/*; do dd of="$file" oflag=nocache conv=notrunc,fdatasync count=0 status=none 2>/dev/null || true; done; }
+
 columns='part,model,form,budget,peak,input_tokens,output_tokens,threads,io,kernels,passes,seconds_first,seconds_first_limit,seconds_pass,'\
 'seconds_pass_low,seconds_pass_high,seconds_read_only,read_fraction,seconds_memory,limit,reached,bytes_per_pass,planned_bytes_per_pass,'\
-'as_planned,disk_rate,memory_rate,decoding,multiplying,attention,other,waiting,idle,reading,gflop_s,product_gflop_s'
+'as_planned,disk_rate,memory_rate,decoding,multiplying,attention,other,waiting,idle,reading,gflop_s,product_gflop_s,smaller_budget,ratio'
 fields='peak input_tokens output_tokens threads io kernels passes seconds_first seconds_first_limit seconds_pass seconds_pass_low seconds_pass_high seconds_read_only read_fraction seconds_memory '\
 'limit reached bytes_per_pass planned_bytes_per_pass as_planned disk_rate memory_rate decoding multiplying attention other waiting idle '\
 'reading'
@@ -144,27 +148,33 @@ heading() {
         token limit by reach read/token plan 'decode multiply attend other wait idle, reading %'
 }
 
-# Runs a row and adds it to CSV and table. $extra: more options of bench.
-row() { # PART NAME FORM BUDGET INPUT OUTPUT
+# Adds one run to $work/rows, in CSV; false (said) if it fails. $extra: more options of bench.
+bench() { # PART NAME FORM BUDGET INPUT OUTPUT
     rate=''
+    forget
+    if ! "$narrows" bench -q --json -m "$model" -b "$4" --input-tokens "$5" -n "$6" ${threads:+-t "$threads"} $extra \
+        >"$work/one" 2>"$work/why"; then
+        say "$2 $3 -b $4: $(cat "$work/why")"
+        return 1
+    fi
+    if [ "$(value encode_only "$work/one")" = true ]; then
+        rate=$(awk -v f="$(value encode_flops "$work/one")" -v s="$(value seconds_pass "$work/one")" 'BEGIN { printf "%.1f", f / s / 1e9 }')
+        [ -f "$work/product.$(value threads "$work/one")" ] || product_rate "$(value threads "$work/one")" >/dev/null
+    fi
+    printf '%s,%s,%s,%s' "$1" "$2" "$3" "$(value budget "$work/one")" >>"$work/rows"
+    for field in $fields; do
+        printf ',%s' "$(value "$field" "$work/one")" >>"$work/rows"
+    done
+    printf ',%s,%s,,\n' "$rate" "${rate:+$(product_rate "$(value threads "$work/one")")}" >>"$work/rows"
+}
+
+# Runs a row and adds it to CSV and table.
+row() { # PART NAME FORM BUDGET INPUT OUTPUT
     : >"$work/rows"
     turn=0
     while [ $turn -lt "$repeat" ]; do
         turn=$((turn + 1))
-        if ! "$narrows" bench -q --json -m "$model" -b "$4" --input-tokens "$5" -n "$6" ${threads:+-t "$threads"} $extra \
-            >"$work/one" 2>"$work/why"; then
-            say "$2 $3 -b $4: $(cat "$work/why")"
-            return 0
-        fi
-        if [ "$(value encode_only "$work/one")" = true ]; then
-            rate=$(awk -v f="$(value encode_flops "$work/one")" -v s="$(value seconds_pass "$work/one")" 'BEGIN { printf "%.1f", f / s / 1e9 }')
-            [ -f "$work/product.$(value threads "$work/one")" ] || product_rate "$(value threads "$work/one")" >/dev/null
-        fi
-        printf '%s,%s,%s,%s' "$1" "$2" "$3" "$(value budget "$work/one")" >>"$work/rows"
-        for field in $fields; do
-            printf ',%s' "$(value "$field" "$work/one")" >>"$work/rows"
-        done
-        printf ',%s,%s\n' "$rate" "${rate:+$(product_rate "$(value threads "$work/one")")}" >>"$work/rows"
+        bench "$@" || return 0
     done
     sort -t , -k 14,14 -g "$work/rows" | sed -n "$(((repeat + 1) / 2))p" >"$work/kept"
     cat "$work/kept" >>"$work/csv"
@@ -231,10 +241,62 @@ output_of() { # MODEL: large ones take minutes a token
     fi
 }
 
-# ---- a peer --------------------------------------------------------------------------------------------------------------------------
+# FORM by form of each model, budget by budget: COMMAND NAME FORM BUDGET INPUT OUTPUT, with the budget before in $smaller.
+each_budget() { # FORMS COMMAND...
+    wanted=$1
+    shift
+    for name in $models; do
+        for form in $wanted; do
+            find_model "$name" "$form" || continue
+            out=$(output_of) smaller=''
+            for b in $(budgets_of "$input" "$out"); do
+                "$@" "$(basename "$name")" "$form" "$b" "$input" "$out"
+                smaller=$b
+            done
+        done
+    done
+}
 
-# Out of the page cache, as far as one may without being root: file by file.
-forget() { for file in "$model"/*; do dd of="$file" oflag=nocache conv=notrunc,fdatasync count=0 status=none 2>/dev/null || true; done; }
+# ---- neighbours ----------------------------------------------------------------------------------------------------------------------
+
+# The budget and the one before it in turn, so that both see the same disk. All runs go to CSV, each second one with its ratio to the
+# first, and their medians to the table.
+neighbours() { # NAME FORM BUDGET INPUT OUTPUT
+    [ -n "$smaller" ] || return 0
+    : >"$work/rows"
+    turn=0
+    while [ $turn -lt "$repeat" ]; do
+        turn=$((turn + 1))
+        bench neighbours "$1" "$2" "$smaller" "$4" "$5" || return 0
+        bench neighbours "$@" || return 0
+    done
+    awk -F , -v OFS=, 'NR % 2 { smaller = $4; seconds = $14 } NR % 2 == 0 { $36 = smaller; $37 = $14 / seconds } { print }' \
+        "$work/rows" >"$work/kept"
+    cat "$work/kept" >>"$work/csv"
+    awk -F , '
+        function median(of, i, j, v) { # sorts of[1] to of[pairs]
+            for (i = 2; i <= pairs; i++) {
+                v = of[i]
+                for (j = i - 1; j > 0 && of[j] > v; j--)
+                    of[j + 1] = of[j]
+                of[j + 1] = v
+            }
+            return (of[int((pairs + 1) / 2)] + of[int(pairs / 2) + 1]) / 2
+        }
+        NR % 2 { pairs++; budget = $4; seconds[pairs] = $14 + 0; bytes[pairs] = $22 + 0; disk[pairs] = $25 + 0 }
+        NR % 2 == 0 {
+            seconds_next[pairs] = $14 + 0; bytes_next[pairs] = $22 + 0; disk_next[pairs] = $25 + 0; ratio[pairs] = $37 + 0
+            slower += $37 > 1.03
+            each = each sprintf(" %.3f (%s)", $37, disk[pairs] > 0 ? sprintf("%.2f", $25 / disk[pairs]) : "-")
+        }
+        END {
+            printf "%-22s %-6s %7.0fM %7.0fM %5d %5d %3d %8.2fms %8.2fms %8.3fGB %8.3fGB %6.2f %6.2f %6.3f %7s %s\n", $2, $3,
+                budget / 1048576, $4 / 1048576, $6, $7, $8, 1000 * median(seconds), 1000 * median(seconds_next), median(bytes) / 1e9,
+                median(bytes_next) / 1e9, median(disk) / 1e9, median(disk_next) / 1e9, median(ratio), slower "/" pairs, each
+        }' "$work/kept"
+}
+
+# ---- a peer --------------------------------------------------------------------------------------------------------------------------
 
 # Seconds of a command under a budget, by the launcher; without a cgroup where none can be made (77), said once.
 timed() { # BUDGET COMMAND...
@@ -279,25 +341,19 @@ compare() { # NAME FORM BUDGET INPUT OUTPUT
 
 part_budgets() {
     heading "under each budget: $input tokens in"
-    for name in $models; do
-        for form in $forms; do
-            find_model "$name" "$form" || continue
-            out=$(output_of)
-            for b in $(budgets_of "$input" "$out"); do
-                row budgets "$(basename "$name")" "$form" "$b" "$input" "$out"
-            done
-        done
-    done
+    each_budget "$forms" row budgets
     [ -n "$against" ] || return 0
     printf '\nagainst: %s\n' "$against"
     cgroups='in a memory cgroup'
-    for name in $models; do
-        find_model "$name" plain || continue
-        out=$(output_of)
-        for b in $(budgets_of "$input" "$out"); do
-            compare "$(basename "$name")" plain "$b" "$input" "$out"
-        done
-    done
+    each_budget plain compare
+}
+
+part_neighbours() {
+    printf '\n%s\n%-22s %-6s %8s %8s %5s %5s %3s %10s %10s %10s %10s %6s %6s %6s %7s  %s\n' \
+        "each budget and the next larger one in turn: medians of $repeat pairs" model form budget next in out thr token next read/token next \
+        'GB/s' next ratio '> 1.03' 'next to budget of each pair: time (rate of the disk)'
+    each_budget "$forms" neighbours
+    grep -q '^neighbours,' "$work/csv" || say 'neighbours: no two budgets were measured'
 }
 
 # Every other part wants the first form alone but `encode`.
@@ -363,7 +419,7 @@ part_threads() {
 commit=$(git -C "$here" rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 [ -z "$(git -C "$here" status --porcelain --untracked-files=no 2>/dev/null)" ] || commit="$commit with changes"
 {
-    echo "# narrows benchmark suite; seconds and bytes; medians over the passes of a run, the median of $repeat runs"
+    echo "# narrows benchmark suite; seconds and bytes; medians over the passes of a run, the median of $repeat runs, all of neighbours"
     echo "# commit: $commit"
     echo "# cpu: $(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1), $(nproc) processors"
     echo "# kernel: $(uname -sr)"

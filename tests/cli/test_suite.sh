@@ -1,4 +1,5 @@
-# benchmarks/suite.sh: a row for each budget with all its figures, a peer beside ours, and mistakes in its options.
+# benchmarks/suite.sh: a row for each budget with all its figures, a peer beside ours, neighbouring budgets in turn, and mistakes in
+# its options.
 . "$(dirname "$0")/cli_common.sh"
 build=$1 suite=$2/benchmarks/suite.sh
 [ -x "$build/benchmarks/narrows-generate" ] || { echo 'skipped: the benchmarks are not built'; exit 77; }
@@ -18,6 +19,17 @@ awk -F , '/^part,/ { columns = NF } !/^#/ && NF != columns { exit 1 }
     fail "$ran: a row lacks a figure"
 out_has '^numbers-t5  *plain  *32M .* yes '
 out_has 'ours [0-9.]* s, the peer [0-9.]* s: [0-9.]* times as long'
+
+run_suite -p neighbours -m "$model" -f plain -b '32M 64M' -i 4 -n 4 -r 2 -o "$work/csv"
+expect_status 0
+awk -F , '/^part,/ { columns = NF } /^neighbours,/ { rows++; second = rows % 2 == 0; bad += NF != columns || !($14 > 0 && $25 > 0) }
+    /^neighbours,/ && !second { seconds = $14; bad += $4 != 33554432 || $36 $37 != "" }
+    /^neighbours,/ && second { off = $37 * seconds / $14; bad += $4 != 67108864 || $36 != 33554432 || off < 0.999 || off > 1.001 }
+    END { exit rows != 4 || bad }' "$work/csv" || fail "$ran: not two pairs with their ratios"
+out_has '^numbers-t5  *plain  *32M  *64M .* [0-9.]*  *[0-2]/2  *[0-9.]* ([-0-9.]*) [0-9.]* ([-0-9.]*)$'
+run_suite -p neighbours -m "$model" -f plain -b 64M -i 4 -n 4
+expect_status 0
+err_has 'neighbours: no two budgets'
 
 run_suite -p output -m "$model" -f plain -i 4 -o "$work/csv"
 expect_status 0
