@@ -31,3 +31,9 @@ void nw_first_touch_some(nw_first_touch *t, nw_workers *workers, nw_trace *trace
     nw_trace_run(trace, NW_WORK_PRODUCT, touch_chunk, &j, count);
     t->next = chunk_at(t, count);
 }
+
+void nw_first_touch_until(nw_first_touch *t, const unsigned char *end, nw_workers *workers, nw_trace *trace)
+{
+    while (t->next < end && t->next < t->end)
+        nw_first_touch_some(t, workers, trace);
+}

@@ -16,4 +16,7 @@ typedef struct {
  * filling a pin. */
 void nw_first_touch_some(nw_first_touch *t, nw_workers *workers, nw_trace *trace);
 
+/* The same, until all before `end` is touched. */
+void nw_first_touch_until(nw_first_touch *t, const unsigned char *end, nw_workers *workers, nw_trace *trace);
+
 #endif

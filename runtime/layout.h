@@ -74,6 +74,7 @@ typedef struct {
     uint64_t      at;       /* offset in the region; NW_NOT_PINNED: streamed */
     nw_slot_state state;    /* FREE: empty; READY: filled */
     int           os_errno; /* of the read; not 0: its visit will report it, and nothing reads it again before */
+    bool          packed;   /* it stays packed, if its tile is (nw_pin_stays_packed) */
     bool          visited;  /* a pass has had it since it was filled: from then on embedding rows may come from it */
     bool          in_slot;  /* its tile is in a slot, to be written here by the pass that comes to it */
     bool          unfit;    /* its tile has shown that it does not fit in its form: streamed */

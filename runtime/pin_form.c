@@ -56,21 +56,30 @@ bool nw_pin_is_packed(const nw_model *m, nw_step step)
     return stored_form(m, step) == NW_FORM_PACKED;
 }
 
-static nw_pin_form form_of(const nw_model *m, const nw_pinning *p, nw_step step)
+bool nw_pin_stays_packed(const nw_pinning *p, size_t index)
+{
+    /* Multiples of the golden ratio, modulo 1, are spread evenly, and so is any part of them that is. */
+    return ((uint32_t)index * UINT32_C(2654435769)) >> 24 < p->packed_share;
+}
+
+static nw_pin_form form_of(const nw_model *m, const nw_pinning *p, bool stays_packed, nw_step step)
 {
     nw_form stored = stored_form(m, step);
     bool walked = step.tensor != m->tensors.embed || step.tensor == m->tensors.head; /* by a pass, which fills pins */
     if (!walked || (stored != NW_FORM_PLAIN && stored != NW_FORM_PACKED))
+        return NW_PINS_STORED;
+    if (stays_packed && stored == NW_FORM_PACKED)
         return NW_PINS_STORED;
     bool shrinks = p->form == NW_PINS_SLIM && m->places[step.tensor].tensor->dtype == NW_BF16 &&
                    slim_stride(m, p, step) < plain_stride(m, step) / 10 * 9; /* short rows have more head than codes */
     return shrinks ? NW_PINS_SLIM : plain_form(m, p, step, stored);
 }
 
-nw_pin_shape nw_pin_shape_of(const nw_model *m, const nw_pinning *p, nw_step step, size_t align)
+nw_pin_shape nw_pin_shape_of(const nw_model *m, const nw_pinning *p, bool stays_packed, nw_step step, size_t align)
 {
-    nw_pin_shape s = {
-        .form = form_of(m, p, step), .slim_width = p->slim_width, .dtype = m->places[step.tensor].tensor->dtype};
+    nw_pin_shape s = {.form = form_of(m, p, stays_packed, step),
+                      .slim_width = p->slim_width,
+                      .dtype = m->places[step.tensor].tensor->dtype};
     if (s.form == NW_PINS_STORED) {
         s.bytes = (size_t)nw_round_up(nw_model_extent(m, step).bytes, align);
         return s;

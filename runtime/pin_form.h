@@ -8,10 +8,13 @@
 
 #include "restore.h"
 
+enum { NW_SHARE_ALL = 256 };
+
 /* What pins of a session are, where tiles allow it. */
 typedef struct {
-    nw_pin_form form;       /* STORED, SLIM or PLAIN */
-    unsigned    slim_width; /* bits of a code */
+    nw_pin_form form;         /* STORED, SLIM or PLAIN */
+    unsigned    slim_width;   /* bits of a code */
+    unsigned    packed_share; /* of NW_SHARE_ALL: packed tiles that stay packed all the same, STORED */
     bool        aligned;    /* plain tiles of a checkpoint whose rows lie across cache lines are copied to where they do
                              * not: kernels take a fifth longer for those (measured, AVX-512) */
 } nw_pinning;
@@ -28,8 +31,13 @@ typedef struct {
     size_t      bytes;  /* in all, a multiple of the alignment */
 } nw_pin_shape;
 
-/* align  of what is read into. */
-nw_pin_shape nw_pin_shape_of(const nw_model *m, const nw_pinning *p, nw_step step, size_t align);
+/* Whether tile `index` of the schedule is among the share of those that stay packed, if it is packed: they are spread
+ * evenly over the schedule, and over the pins of any budget. */
+bool nw_pin_stays_packed(const nw_pinning *p, size_t index);
+
+/* stays_packed  as nw_pin_stays_packed says.
+ * align         of what is read into. */
+nw_pin_shape nw_pin_shape_of(const nw_model *m, const nw_pinning *p, bool stays_packed, nw_step step, size_t align);
 
 /* Whether a tile is packed as it is stored: restored whenever it is used, unless its pin has another form. */
 bool nw_pin_is_packed(const nw_model *m, nw_step step);

@@ -1,13 +1,11 @@
 /* From a budget to a plan. The order of claims: what the process and its threads cost anyway, what every request needs,
  * a window, the encoder's scratch; all that is left is for pins, whose last part the scratch may overlay.
- *
- * Pins are spread evenly over the schedule, so that reading and computing overlap all along: between two streamed tiles
- * there is always about the same amount of resident work. And they are nested: more budget only adds pins.
  */
 #include "plan.h"
 
 #include "declared.h"
 #include "draft_model.h"
+#include "pin_plan.h"
 #include "system.h"
 #include "window.h"
 
@@ -60,24 +58,6 @@ static size_t read_align(const nw_model *m)
     for (size_t i = 0; i < nw_checkpoint_file_count(m->checkpoint); i++)
         align = nw_max_size(align, nw_checkpoint_file(m->checkpoint, i)->align);
     return align;
-}
-
-/* Bytes of a place that tile i of the pinned pass's schedule (then of the embedding) can be read into. */
-static size_t place_bytes(const nw_model *m, const nw_shape *s, size_t i)
-{
-    size_t  steps = m->step_count[s->pinned];
-    nw_step step =
-        i < steps ? m->steps[s->pinned][i] : (nw_step){.tensor = m->tensors.embed, .tile = (uint32_t)(i - steps)};
-    return nw_pin_shape_of(m, &s->pinning, step, s->align).bytes;
-}
-
-/* Every tile that could stay, the embedding's behind the schedule's. */
-static uint64_t places_total(const nw_model *m, const nw_shape *s, size_t first, size_t count)
-{
-    uint64_t bytes = 0;
-    for (size_t i = first; i < first + count; i++)
-        bytes += place_bytes(m, s, i);
-    return bytes;
 }
 
 /* Rows of a page: so that pages for `rows` are equal and no last one is almost empty. */
@@ -183,6 +163,8 @@ static nw_code shape_make(const nw_model *m, const nw_session_options *o, nw_blu
     if (b->kernels == NULL)
         return nw_fail(err, NW_E_ARG, 0, "no kernels called '%s' on this machine", o->kernels);
     s->pinning = nw_pinning_make(o->pin_form, b->kernels);
+    b->pins_mixed =
+        o->pin_form == NW_PINS_AUTO && s->pinning.form == NW_PINS_SLIM && nw_checkpoint_pack(m->checkpoint) != NULL;
     for (int pass = 0; pass < NW_PASS_COUNT; pass++) {
         if (pass == NW_PASS_ENCODE || s->pinned == NW_PASS_DECODE)
             widen_slot(m, (nw_pass)pass, &s->slot_bytes);
@@ -279,8 +261,7 @@ static uint64_t with_reserve(uint64_t needed)
  * small model would have a window where its pins should be. Follows from the model and the options alone. */
 static uint32_t usual_slots(const nw_model *m, const nw_session_options *o, const nw_shape *s)
 {
-    size_t   steps = m->step_count[s->pinned];
-    uint64_t pass = places_total(m, s, 0, steps);
+    uint64_t pass = nw_pins_bytes(m, s);
     uint64_t bytes = o->window_bytes != 0 ? o->window_bytes : nw_min_u64(WINDOW_USUAL, pass / 8);
     uint64_t slots = bytes / s->slot_bytes;
     if (o->window_bytes == 0)
@@ -304,48 +285,6 @@ static uint64_t choose_window(const nw_model *m, const nw_session_options *o, co
 
 /* ---- pins ---- */
 
-static uint64_t reverse_bits(uint64_t x, unsigned bits)
-{
-    uint64_t reversed = 0;
-    for (unsigned i = 0; i < bits; i++)
-        reversed |= (x >> i & 1) << (bits - 1 - i);
-    return reversed;
-}
-
-/* Pins tiles in one fixed order until the next does not fit: by bit-reversed index (van der Corput's sequence), every
- * prefix of which is spread evenly over the schedule. So what a smaller budget pins, a larger one pins too. */
-static void place_pins(const nw_model *m, nw_blueprint *b, uint64_t room)
-{
-    const nw_shape *s = &b->shape;
-    uint64_t        used = 0;
-    unsigned        bits = 0;
-    while ((uint64_t)1 << bits < b->pin_count)
-        bits++;
-    for (size_t i = 0; i < b->pin_count; i++)
-        b->pin_at[i] = NW_NOT_PINNED;
-    for (uint64_t k = 0; k < (uint64_t)1 << bits; k++) {
-        size_t i = (size_t)reverse_bits(k, bits);
-        if (i >= b->pin_count)
-            continue;
-        uint64_t bytes = place_bytes(m, s, i);
-        if (used + bytes > room)
-            break;
-        b->pin_at[i] = used;
-        used += bytes;
-        b->plan.pinned_tiles++;
-        b->plan.pinned_bytes += bytes;
-    }
-    b->plan.embedding_resident = b->embed_count > 0 && b->plan.pinned_tiles == b->pin_count &&
-                                 used + places_total(m, s, b->pin_count, b->embed_count) <= room;
-    for (size_t i = 0; i < b->embed_count; i++) {
-        b->embed_at[i] = b->plan.embedding_resident ? used : NW_NOT_PINNED;
-        if (b->plan.embedding_resident) {
-            used += place_bytes(m, s, b->pin_count + i);
-            b->plan.pinned_bytes += place_bytes(m, s, b->pin_count + i);
-        }
-    }
-}
-
 /* Gives what the budget leaves to the region, but no more than everything in it could use. Pins of decoding may lie
  * under the encoder's scratch too; the encoder's own lie before it. While the window is not yet the usual one, what is
  * left is less than a slot and stays unused: pins that came and went with the slots would make more budget read more.
@@ -354,7 +293,7 @@ static void size_region(const nw_model *m, const nw_session_options *o, uint64_t
 {
     nw_shape *s = &b->shape;
     uint64_t  encode = s->region_bytes;
-    uint64_t  everything = places_total(m, s, 0, b->pin_count + b->embed_count);
+    uint64_t  everything = nw_pins_bytes(m, s) + nw_embed_pins_bytes(m, s);
     bool      window_grows = s->slot_count < usual_slots(m, o, s), overlaid = s->pinned != NW_PASS_ENCODE;
     uint64_t  room = nw_round_down((overlaid ? encode : 0) + (window_grows ? 0 : spare), s->align);
     if (o->pins_off)
@@ -365,21 +304,18 @@ static void size_region(const nw_model *m, const nw_session_options *o, uint64_t
         s->region_bytes = (size_t)nw_max_u64(encode, nw_min_u64(room, everything + encode));
     else
         s->region_bytes = (size_t)(encode + nw_min_u64(room, everything));
-    place_pins(m, b, room);
+    b->pin_room = nw_min_u64(room, s->region_bytes - (overlaid ? 0 : encode));
+    b->read_ahead = o->prefetch_off ? 0 : nw_window_ahead(s);
+    nw_pins_place(m, b);
 }
 
 /* ---- what will be read ---- */
-
-static uint64_t counted(const nw_model *m, nw_step step)
-{
-    return nw_model_extent(m, step).bytes_counted;
-}
 
 static uint64_t pass_read(const nw_model *m, nw_pass pass)
 {
     uint64_t bytes = 0;
     for (size_t i = 0; i < m->step_count[pass]; i++)
-        bytes += counted(m, m->steps[pass][i]);
+        bytes += nw_counted_bytes(m, m->steps[pass][i]);
     return bytes;
 }
 
@@ -396,39 +332,19 @@ static void count_kv_reads(const nw_model *m, const nw_shape *s, nw_plan *p)
     }
 }
 
-static void count_reads(const nw_model *m, const nw_session_options *o, nw_blueprint *b, uint64_t tokenizer_bytes)
+/* Beside what depends on pins. */
+static void count_reads(const nw_model *m, nw_blueprint *b, uint64_t tokenizer_bytes)
 {
     nw_plan *p = &b->plan;
-    uint64_t overlay = b->shape.region_bytes - p->part.encode;
-    uint32_t ahead = 0;
     p->read.open = m->open_bytes;
     p->read.tokenizer = tokenizer_bytes;
     for (uint32_t i = 0; i < m->tensors.count; i++) {
         if (nw_vector_needed(m, b->shape.pinned, i))
-            p->read.vectors += counted(m, (nw_step){.tensor = i});
+            p->read.vectors += nw_counted_bytes(m, (nw_step){.tensor = i});
     }
     if (b->shape.pinned == NW_PASS_DECODE) {
         p->read.encode = pass_read(m, NW_PASS_ENCODE);
         p->read.cross = pass_read(m, NW_PASS_CROSS);
-    }
-    for (size_t i = 0; i < b->pin_count; i++) {
-        nw_step  step = m->steps[b->shape.pinned][i];
-        uint64_t bytes = counted(m, step);
-        p->read.first_pass += bytes;
-        if (b->pin_at[i] != NW_NOT_PINNED) {
-            if (b->pin_at[i] + place_bytes(m, &b->shape, i) > overlay)
-                p->read.refill += bytes;
-            continue;
-        }
-        p->read.next_pass += bytes;
-        if (ahead++ < nw_window_ahead(&b->shape) && !o->prefetch_off)
-            p->read.ahead += bytes;
-    }
-    for (size_t i = 0; i < b->embed_count && p->embedding_resident; i++) {
-        uint64_t bytes = counted(m, (nw_step){.tensor = m->tensors.embed, .tile = (uint32_t)i});
-        p->read.first_pass += bytes;
-        if (b->embed_at[i] + place_bytes(m, &b->shape, b->pin_count + i) > overlay)
-            p->read.refill += bytes;
     }
     count_kv_reads(m, &b->shape, p);
     p->read.embedding_row = nw_model_row_extent(m, 0).bytes;
@@ -443,12 +359,6 @@ static double pass_seconds(const nw_plan *p, uint64_t read, uint64_t weights, ui
     return slowest > products ? slowest : products;
 }
 
-/* Bytes of a later pass, in the mean. */
-static uint64_t read_again(const nw_plan *p)
-{
-    return p->read.next_pass + p->read.kv + p->read.kv_answers;
-}
-
 /* The first pass and each later one, of `weights` bytes and `elements` weights times `columns` columns; `before`: what
  * else comes before the first. */
 static void predict_passes(nw_plan *p, uint64_t weights, uint64_t elements, size_t columns, double before)
@@ -456,7 +366,7 @@ static void predict_passes(nw_plan *p, uint64_t weights, uint64_t elements, size
     double open = (double)(p->read.open + p->read.vectors + p->read.tokenizer) / p->disk_rate;
     p->seconds_first_token =
         open + before + pass_seconds(p, p->read.first_pass + p->read.kv, weights, elements, columns);
-    p->seconds_per_token = pass_seconds(p, read_again(p), weights, elements, columns);
+    p->seconds_per_token = pass_seconds(p, nw_pass_bytes(p), weights, elements, columns);
 }
 
 static void predict(const nw_model *m, const nw_session_options *o, nw_blueprint *b)
@@ -520,7 +430,7 @@ static void bound_budget(const nw_model *m, const nw_session_options *o, const n
                          uint64_t tokenizer_bytes, uint64_t unforeseen, nw_blueprint *b)
 {
     nw_plan *p = &b->plan;
-    uint64_t schedule = places_total(m, &b->shape, 0, b->pin_count) + b->shape.align;
+    uint64_t schedule = nw_pins_bytes(m, &b->shape) + b->shape.align;
     uint64_t usual = choose_window(m, o, cost, unforeseen, UINT64_MAX, b);
     uint64_t encode = p->part.encode;
     uint64_t region = b->shape.pinned == NW_PASS_ENCODE ? schedule + encode : nw_max_u64(schedule, encode);
@@ -544,7 +454,6 @@ static void fill_plan(const plan_inputs *in, const nw_shape *shape, nw_blueprint
 {
     nw_plan *p = &b->plan;
     b->shape = *shape;
-    p->pinned_tiles = p->pinned_bytes = 0;
     memset(&p->read, 0, sizeof p->read);
     p->part.reserve = NW_RESERVE(p->budget);
     uint64_t room = p->budget - p->part.reserve;
@@ -555,7 +464,7 @@ static void fill_plan(const plan_inputs *in, const nw_shape *shape, nw_blueprint
     p->kv_on_disk = b->shape.maxima.stream_cross || b->shape.maxima.stream_self;
     p->pass_tiles = b->pin_count;
     claim(in->m, in->o, &in->cost, in->unforeseen, b);
-    count_reads(in->m, in->o, b, in->tokenizer_bytes);
+    count_reads(in->m, b, in->tokenizer_bytes);
 }
 
 static uint64_t smallest_of(const plan_inputs *in, const nw_shape *shape, nw_blueprint *b)
@@ -593,48 +502,36 @@ static bool choose_kv(const plan_inputs *in, uint64_t budget, nw_blueprint *b)
         if (p->budget < smallest[i])
             continue;
         fill_plan(in, &shapes[i], b);
-        if (chosen != PLACES && read_again(p) >= read - read / 50)
+        if (chosen != PLACES && nw_pass_bytes(p) >= read - read / 50)
             continue;
         chosen = i;
-        read = read_again(p);
+        read = nw_pass_bytes(p);
     }
     fill_plan(in, &shapes[chosen], b);
     return budget >= p->smallest;
 }
 
-/* Of a pass that repeats, by the disk and by the cores; what its products take is the same for all forms of pins. */
-static double seconds_with_pins(const plan_inputs *in, const nw_blueprint *b)
+/* A mix for a rate of the disk that was given. Where K and V are best depends on what pins hold: tried for both ends.
+ */
+static void choose_mix(const plan_inputs *in, uint64_t budget, nw_shape shape, nw_blueprint *b)
 {
-    const nw_model *m = in->m;
-    uint64_t        restored = 0;
-    for (size_t i = 0; i < b->pin_count; i++) {
-        nw_step step = m->steps[b->shape.pinned][i];
-        bool    other = b->pin_at[i] != NW_NOT_PINNED &&
-                     nw_pin_shape_of(m, &b->shape.pinning, step, b->shape.align).form != NW_PINS_STORED;
-        if (nw_pin_is_packed(m, step) && !other)
-            restored += nw_model_tile_rows(m, step) * m->places[step.tensor].row_bytes;
+    const nw_pin_rates rates = {.disk = in->o->disk_rate, .restore = RESTORE_RATE_THREAD};
+    if (in->o->disk_rate <= 0 || !b->pins_mixed)
+        return;
+    double   seconds[2];
+    unsigned ends[] = {NW_SHARE_ALL, 0};
+    for (size_t i = 0; i < 2; i++) {
+        b->shape = shape;
+        b->shape.pinning.packed_share = ends[i];
+        (void)choose_kv(in, budget, b);
+        seconds[i] = nw_pins_mix(in->m, &rates, b);
     }
-    double disk = (double)read_again(&b->plan) / in->o->disk_rate;
-    double cores = (double)restored / (RESTORE_RATE_THREAD * b->threads);
-    return disk > cores ? disk : cores;
-}
-
-/* Pins of a pack that stay packed hold a twentieth more of it than slim ones, and have to be restored in each pass:
- * worth it where the disk is slow enough. Whether it is, only a rate that was given tells. Where K and V are best
- * depends on what pins hold, so each form has its own answer to that. */
-static void choose_pins(const plan_inputs *in, uint64_t budget, nw_shape shape, nw_blueprint *b)
-{
-    const nw_session_options *o = in->o;
-    bool packed = nw_checkpoint_pack(in->m->checkpoint) != NULL, slim = shape.pinning.form == NW_PINS_SLIM;
-    if (o->pin_form != NW_PINS_AUTO || o->disk_rate <= 0 || !packed || !slim || b->plan.read.next_pass == 0)
-        return;
-    double with_slim = seconds_with_pins(in, b);
-    b->shape = shape;
-    b->shape.pinning.form = NW_PINS_STORED;
-    if (choose_kv(in, budget, b) && seconds_with_pins(in, b) < with_slim * 0.98)
+    if (seconds[1] * 0.98 <= seconds[0])
         return;
     b->shape = shape;
+    b->shape.pinning.packed_share = NW_SHARE_ALL;
     (void)choose_kv(in, budget, b);
+    (void)nw_pins_mix(in->m, &rates, b);
 }
 
 nw_code nw_blueprint_make(nw_model *m, const nw_session_options *o, uint64_t unforeseen, nw_blueprint *b, nw_error *err)
@@ -656,7 +553,7 @@ nw_code nw_blueprint_make(nw_model *m, const nw_session_options *o, uint64_t unf
     }
     nw_shape shape = b->shape;
     bool     enough = choose_kv(&in, budget, b);
-    choose_pins(&in, budget, shape, b);
+    choose_mix(&in, budget, shape, b);
     predict(m, o, b);
     return enough ? NW_OK : too_small(&b->plan, budget, &b->shape.maxima, err);
 }

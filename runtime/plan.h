@@ -13,6 +13,9 @@ typedef struct {
     uint64_t         *pin_at;   /* [steps of shape.pinned]: offset in the region, or NW_NOT_PINNED */
     uint64_t         *embed_at; /* [nw_embed_tiles] likewise */
     size_t            pin_count, embed_count;
+    uint64_t          pin_room;   /* bytes of the region that pins may take */
+    uint32_t          read_ahead; /* tiles of the next pass that are read before it begins */
+    bool              pins_mixed; /* pins of a pack may stay packed or not, as is faster */
 } nw_blueprint;
 
 /* Makes the plan.

@@ -1,6 +1,7 @@
 #include "restore.h"
 
 #include "base/slim.h"
+#include "system.h"
 
 #include <string.h>
 
@@ -42,6 +43,7 @@ void nw_restore_layout(nw_restore *r, nw_arena *a, const nw_model *m, size_t thr
     r->plain = nw_carve(a, packed ? threads * r->plain_bytes : 0, 1, 64);
     r->codecs = nw_carve(a, packed ? threads * r->codec_bytes : 0, 1, 64);
     r->packed = nw_carve(a, packed ? threads : 0, sizeof(nw_packed *), 64);
+    r->restored = nw_carve(a, packed ? threads : 0, sizeof *r->restored, 64);
     for (size_t i = 0; packed && r->packed != NULL && i < threads; i++)
         r->packed[i] = nw_packed_init(r->codecs + i * r->codec_bytes, r->codec_bytes, NW_PACKED_DECODE);
 }
@@ -60,6 +62,7 @@ static bool is_damaged(nw_restore *r, nw_step step, uint32_t strip, const char *
 static bool restore_pack(nw_restore *r, nw_step step, uint32_t strip, strip_at s, const unsigned char *bytes,
                          bool fresh, size_t worker, nw_rows *ret)
 {
+    double          begin = r->packed != NULL ? nw_system_seconds() : 0;
     const nw_place *p = &r->model->places[step.tensor];
     const nw_pack  *pack = nw_checkpoint_pack(r->model->checkpoint);
     const char     *why;
@@ -73,6 +76,8 @@ static bool restore_pack(nw_restore *r, nw_step step, uint32_t strip, strip_at s
         ret->data = r->plain + worker * r->plain_bytes;
         why = nw_packed_decode(r->packed[worker], p->tensor->dtype, bytes, s.record.bytes,
                                r->plain + worker * r->plain_bytes, s.rows * s.cols);
+        r->restored[worker].plain_bytes += s.rows * p->row_bytes;
+        r->restored[worker].seconds += nw_system_seconds() - begin;
         return why == NULL ? true : is_damaged(r, step, strip, why);
     case NW_FORM_SLIM3:
     case NW_FORM_SLIM4:
@@ -97,6 +102,16 @@ bool nw_restore_strip(nw_restore *r, nw_step step, uint32_t strip, const unsigne
     }
     *ret = (nw_rows){.dtype = p->tensor->dtype, .data = tile + strip * p->cut.strip_rows * p->row_bytes};
     return true;
+}
+
+double nw_restore_rate(const nw_restore *r)
+{
+    nw_restored all = {0};
+    for (size_t i = 0; i < r->threads && r->restored != NULL; i++) {
+        all.plain_bytes += r->restored[i].plain_bytes;
+        all.seconds += r->restored[i].seconds;
+    }
+    return all.seconds > 0 ? (double)all.plain_bytes / all.seconds : 0;
 }
 
 nw_code nw_restore_result(nw_restore *r, nw_error *err)

@@ -11,6 +11,12 @@
 #include "loader/packed.h"
 #include "model_state.h"
 
+/* What a worker has restored, and how long it took. */
+typedef struct {
+    _Alignas(64) uint64_t plain_bytes;
+    double seconds;
+} nw_restored;
+
 typedef struct {
     const nw_model *model;
     bool            verify_off;
@@ -18,6 +24,7 @@ typedef struct {
     unsigned char  *plain;                             /* [threads, plain_bytes] */
     unsigned char  *codecs;                            /* [threads, codec_bytes] */
     nw_packed     **packed;                            /* [threads] */
+    nw_restored    *restored;                          /* [threads] */
     /* A damage found in a tile in use: the first that any worker came to. */
     atomic_bool damaged;
     nw_step     damaged_tile;
@@ -35,6 +42,9 @@ void nw_restore_layout(nw_restore *r, nw_arena *a, const nw_model *m, size_t thr
  * Returns false if the strip is damaged; nw_restore_result then says so. */
 bool nw_restore_strip(nw_restore *r, nw_step step, uint32_t strip, const unsigned char *tile, bool fresh, size_t worker,
                       nw_rows *ret);
+
+/* Bytes of plain weights that a worker restores from their packed form, checks included, a second; 0: none has been. */
+double nw_restore_rate(const nw_restore *r);
 
 /* After all strips of the tiles in use: NW_OK, or NW_E_IO for a damaged one (the first that a worker found). Forgets
  * it. */

@@ -129,6 +129,7 @@ void nw_session_begin(nw_session *s, nw_pass pass, nw_pass next)
     static const char *const names[] = {"encode", "cross", "decode"};
     s->pass_name = names[pass];
     s->progress_block = 0;
+    nw_pin_choice_begin(s, pass);
     nw_window_begin(&s->window, pass, next);
 }
 
@@ -328,6 +329,11 @@ void nw_session_stats(const nw_session *s, nw_stats *ret)
     ret->pass = s->pass_name;
     ret->block = s->progress_block;
     ret->block_count = s->window.at.pass == NW_PASS_ENCODE ? c->encoder_blocks : c->decoder_blocks;
+}
+
+void nw_session_plan(const nw_session *s, nw_plan *ret)
+{
+    *ret = s->blueprint.plan;
 }
 
 void nw_session_times(const nw_session *s, nw_times *ret)

@@ -81,6 +81,21 @@ static nw_code prepare(nw_session *s, const nw_session_options *o, nw_error *err
     return nw_device_open(&s->memory, s->model->hooks, &s->blueprint.io, &s->io, err);
 }
 
+void nw_session_place_pins(nw_session *s)
+{
+    const nw_blueprint *b = &s->blueprint;
+    for (size_t i = 0; i < b->pin_count; i++) {
+        s->parts.pins[i].at = b->pin_at[i];
+        s->parts.pins[i].packed = nw_pin_stays_packed(&b->shape.pinning, i);
+    }
+    for (size_t i = 0; i < b->embed_count; i++)
+        s->parts.embed_pins[i].at = b->embed_at[i];
+    unsigned char *end = s->parts.region + b->plan.pinned_bytes;
+    if (s->touch.next == NULL)
+        s->touch.next = s->parts.region;
+    s->touch.end = end > s->touch.next ? end : s->touch.next;
+}
+
 static nw_code map_arena(nw_session *s, nw_error *err)
 {
     nw_parts measured = {0};
@@ -93,11 +108,7 @@ static nw_code map_arena(nw_session *s, nw_error *err)
     a = nw_arena_over(s->arena, s->arena_bytes);
     nw_parts_layout(&s->parts, &a, s->model, &s->blueprint.shape);
     NW_CHECK(!a.failed && a.used == s->arena_bytes);
-    for (size_t i = 0; i < s->blueprint.pin_count; i++)
-        s->parts.pins[i].at = s->blueprint.pin_at[i];
-    for (size_t i = 0; i < s->blueprint.embed_count; i++)
-        s->parts.embed_pins[i].at = s->blueprint.embed_at[i];
-    s->touch = (nw_first_touch){.next = s->parts.region, .end = s->parts.region + s->blueprint.plan.pinned_bytes};
+    nw_session_place_pins(s);
     return NW_OK;
 }
 
@@ -203,6 +214,12 @@ static nw_code open_scratch(nw_session *s, const nw_session_options *o, nw_error
     return rc;
 }
 
+static void reach_pins(void *user, const unsigned char *end)
+{
+    nw_session *s = user;
+    nw_first_touch_until(&s->touch, end, s->workers, &s->parts.trace);
+}
+
 static void wire(nw_session *s, const nw_session_options *o)
 {
     nw_forward *f = &s->parts.forward;
@@ -218,10 +235,13 @@ static void wire(nw_session *s, const nw_session_options *o)
                     .shape = s->blueprint.shape,
                     .kernels = s->kernels,
                     .encode_from = (uint64_t)(s->parts.encode_scratch - s->parts.region),
+                    .reach = reach_pins,
+                    .reach_user = s,
                     .prefetch_off = o->prefetch_off,
                     .kv_lists = {{.list = s->parts.streamed[NW_KV_SELF]}, {.list = s->parts.streamed[NW_KV_CROSS]}},
                     .stop = &s->stop};
     nw_window_start(&s->window);
+    s->pin_choice.made = o->disk_rate > 0 || !s->blueprint.pins_mixed;
 }
 
 static nw_code open_parts(nw_session *s, const nw_session_options *o, nw_error *err)

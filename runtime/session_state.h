@@ -4,6 +4,7 @@
 
 #include "first_touch.h"
 #include "model/draft.h"
+#include "pin_choice.h"
 #include "plan.h"
 #include "team.h"
 #include "window.h"
@@ -66,6 +67,7 @@ struct nw_session {
     nw_io            *io;
     nw_window         window;
     nw_first_touch    touch; /* of the pins */
+    nw_pin_choice     pin_choice;
     void             *arena;
     size_t            arena_bytes;
     atomic_bool       stop;
@@ -103,6 +105,9 @@ void                nw_session_leave(nw_session *s);
 
 /* Says which pass begins and what will probably follow it (NW_PASS_COUNT: nothing). */
 void nw_session_begin(nw_session *s, nw_pass pass, nw_pass next);
+
+/* Puts pins where the plan has them; none holds anything. */
+void nw_session_place_pins(nw_session *s);
 
 /* Gives the tiles in use back. Errors: NW_E_IO: one of its strips was damaged. */
 nw_code nw_session_release_tiles(nw_session *s, nw_error *err);

@@ -79,15 +79,15 @@ static bool uses_slot(const nw_pin *pin)
     return pin == NULL || pin->in_slot || pin->unfit;
 }
 
-nw_pin_shape nw_window_pin_shape(const nw_window *w, nw_step step)
+nw_pin_shape nw_window_pin_shape(const nw_window *w, const nw_pin *pin, nw_step step)
 {
-    return nw_pin_shape_of(w->model, &w->shape.pinning, step, w->shape.align);
+    return nw_pin_shape_of(w->model, &w->shape.pinning, pin != NULL && pin->packed, step, w->shape.align);
 }
 
 /* True if the encoder's scratch overlays the pin. */
 static bool is_overlaid(const nw_window *w, const nw_pin *pin, nw_step step)
 {
-    return pin->at + nw_window_pin_shape(w, step).bytes > w->encode_from;
+    return pin->at + nw_window_pin_shape(w, pin, step).bytes > w->encode_from;
 }
 
 /* ---- reading ---- */
@@ -108,7 +108,7 @@ static void submit(nw_window *w, nw_step step, void *buf, uint64_t tag)
     w->bytes_read += e.bytes_counted;
 }
 
-static void drop_cached(const nw_window *w, nw_step step)
+void nw_window_drop_cached(const nw_window *w, nw_step step)
 {
     nw_extent e = nw_model_extent(w->model, step);
     nw_file_drop(nw_model_tile_file(w->model, step), e.offset, e.bytes);
@@ -119,8 +119,8 @@ static void pin_done(nw_window *w, nw_pin *pin, nw_step step, int os_errno)
     pin->os_errno = os_errno;
     pin_move(pin, NW_SLOT_READING, os_errno == 0 ? NW_SLOT_READY : NW_SLOT_FREE);
     if (os_errno == 0)
-        w->pinned_bytes += nw_window_pin_shape(w, step).bytes;
-    drop_cached(w, step);
+        w->pinned_bytes += nw_window_pin_shape(w, pin, step).bytes;
+    nw_window_drop_cached(w, step);
 }
 
 static void slot_done(nw_window *w, nw_slot *s, int os_errno)
@@ -132,7 +132,7 @@ static void slot_done(nw_window *w, nw_slot *s, int os_errno)
     if (nw_window_is_kv(w, s->visit))
         nw_window_kv_drop_cached(w, s->visit);
     else
-        drop_cached(w, nw_window_step(w, s->visit));
+        nw_window_drop_cached(w, nw_window_step(w, s->visit));
 }
 
 static void stage_done(nw_kv_stream *k, size_t index, int os_errno)
@@ -188,6 +188,8 @@ bool nw_window_has_room(const nw_window *w)
 
 static void read_pin(nw_window *w, nw_pin *pin, nw_step step, uint64_t tag)
 {
+    if (!is_overlaid(w, pin, step)) /* what is has been touched by the encoder */
+        w->reach(w->reach_user, w->parts->region + pin->at + nw_window_pin_shape(w, pin, step).bytes);
     pin_move(pin, NW_SLOT_FREE, NW_SLOT_READING);
     submit(w, step, w->parts->region + pin->at, tag);
 }
@@ -257,7 +259,7 @@ static read_result read_one(nw_window *w)
         return READ_RESIDENT;
     if (pin != NULL && pin->in_slot) /* this pass's: whether it fits into its pin will show when it is used */
         return READ_BLOCKED;
-    if (pin != NULL && nw_window_pin_shape(w, step).form == NW_PINS_STORED) {
+    if (pin != NULL && nw_window_pin_shape(w, pin, step).form == NW_PINS_STORED) {
         if (pin->os_errno != 0 || !nw_window_has_room(w) || (w->scratch_in_use && is_overlaid(w, pin, step)))
             return READ_BLOCKED;
         read_pin(w, pin, step, nw_tag_make(NW_TAG_PIN, w->read.step));
@@ -345,7 +347,7 @@ void nw_window_empty_pin(nw_window *w, nw_pin *pin, nw_step step)
 {
     pin_move(pin, NW_SLOT_READY, NW_SLOT_FREE);
     pin->visited = false;
-    w->pinned_bytes -= nw_window_pin_shape(w, step).bytes;
+    w->pinned_bytes -= nw_window_pin_shape(w, pin, step).bytes;
 }
 
 static void drop_pin(nw_window *w, nw_pin *pin, nw_step step)
@@ -477,7 +479,7 @@ static nw_tile tile_of(const nw_window *w, nw_step step, const unsigned char *by
 static nw_tile settled_tile(const nw_window *w, const nw_pin *pin, nw_step step)
 {
     const nw_place *place = &w->model->places[step.tensor];
-    nw_pin_shape    shape = nw_window_pin_shape(w, step);
+    nw_pin_shape    shape = nw_window_pin_shape(w, pin, step);
     nw_tile         t = tile_of(w, step, w->parts->region + pin->at);
     if (shape.form != NW_PINS_STORED) {
         t.ready = nw_pin_rows(&shape, 0, w->parts->region + pin->at);
@@ -520,7 +522,7 @@ nw_code nw_window_acquire(nw_window *w, uint32_t tensor, uint32_t tile, nw_tile 
     if (rc != NW_OK)
         return rc;
     w->pin = pin != NULL && !pin->unfit ? pin : NULL;
-    w->pin_shape = nw_window_pin_shape(w, step);
+    w->pin_shape = nw_window_pin_shape(w, pin, step);
     if (in_slot)
         nw_slot_move(s, NW_SLOT_READY, NW_SLOT_IN_USE);
     w->in_use = true;

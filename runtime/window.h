@@ -33,6 +33,9 @@ typedef struct {
     nw_shape     shape;
     uint64_t     encode_from; /* offset in the region where the encoder's scratch starts */
     bool         prefetch_off;
+    void (*reach)(void *user, const unsigned char *end); /* before pins before `end` are read into: touches their
+                                                          * memory (first_touch.h) */
+    void        *reach_user;
     atomic_bool *stop; /* set from outside: acquire gives up with NW_E_CANCELLED */
 
     nw_kv_list kv_lists[NW_KV_KINDS]; /* what the pass under way streams */

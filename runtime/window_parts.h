@@ -17,8 +17,10 @@ nw_slot *nw_window_slot(nw_window *w, size_t count); /* of the ring's head or ta
 nw_step      nw_window_step(const nw_window *w, nw_visit v);
 nw_visit     nw_window_after(const nw_window *w, nw_visit v);
 bool         nw_visit_same(nw_visit a, nw_visit b);
-nw_pin_shape nw_window_pin_shape(const nw_window *w, nw_step step);
+nw_pin_shape nw_window_pin_shape(const nw_window *w, const nw_pin *pin, nw_step step); /* pin: or NULL */
 void         nw_window_empty_pin(nw_window *w, nw_pin *pin, nw_step step); /* what is in it is of no use any more */
+
+void nw_window_drop_cached(const nw_window *w, nw_step step); /* where reads are not direct: its pages, after use */
 
 /* Takes what has arrived; with `wait`, at least one thing if any is in flight. */
 void nw_window_reap(nw_window *w, bool wait);

@@ -39,7 +39,7 @@ static nw_code resident_row(nw_window *w, const nw_kernels *kernels, uint32_t id
         return NW_OK;
     nw_row_place at = nw_model_row_place(w->model, id);
     nw_step      step = at.step;
-    nw_pin_shape shape = nw_window_pin_shape(w, step);
+    nw_pin_shape shape = nw_window_pin_shape(w, pin, step);
     if (shape.form != NW_PINS_STORED) {
         nw_rows rows = nw_pin_rows(&shape, at.strip, w->parts->region + pin->at);
         nw_rows_widen(kernels, &rows, at.row, w->model->config.d_model, out);

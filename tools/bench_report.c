@@ -7,7 +7,7 @@
 
 /* What follows from the samples. */
 typedef struct {
-    spread     seconds, read_only, memory_rate, fraction, bytes;
+    spread     seconds, read_only, memory_rate, fraction, bytes, kv_bytes;
     time_parts parts;
     bool       as_planned;    /* every pass read exactly what the plan says */
     double     disk_rate;     /* bytes a second; 0: unknown */
@@ -35,6 +35,11 @@ static double fraction_of(const pass_sample *s)
 {
     return s->read_only / s->seconds;
 }
+static double kv_bytes_of(const pass_sample *s)
+{
+    return (double)s->kv_bytes;
+}
+
 static double bytes_of(const pass_sample *s)
 {
     return (double)s->bytes;
@@ -90,6 +95,7 @@ static summary summarize(const bench_report *r)
                  .memory_rate = measure_spread(r->samples, r->count, memory_rate_of),
                  .fraction = measure_spread(r->samples, r->count, fraction_of),
                  .bytes = measure_spread(r->samples, r->count, bytes_of),
+                 .kv_bytes = measure_spread(r->samples, r->count, kv_bytes_of),
                  .parts = measure_mean(r->samples, r->count),
                  .as_planned = true,
                  .disk_rate = r->probed_rate,
@@ -97,11 +103,12 @@ static summary summarize(const bench_report *r)
                  .flops = encode_flops(r)};
     for (size_t i = 0; i < r->count; i++)
         s.as_planned &= r->samples[i].bytes == r->plan.read.next_pass;
-    if (r->plan.read.next_pass > 0 && s.read_only.median > 0)
-        s.disk_rate = (double)r->plan.read.next_pass / s.read_only.median;
+    bool reads = s.bytes.median + s.kv_bytes.median > 0;
+    if (reads && s.read_only.median > 0)
+        s.disk_rate = (s.bytes.median + s.kv_bytes.median) / s.read_only.median;
     if (s.memory_rate.median > 0)
         s.memory = s.memory_bytes / s.memory_rate.median;
-    s.disk_is_limit = r->plan.read.next_pass > 0 && s.read_only.median > s.memory;
+    s.disk_is_limit = reads && s.read_only.median > s.memory;
     if (s.disk_is_limit)
         s.reached = s.fraction.median;
     else if (s.seconds.median > 0)
@@ -147,6 +154,17 @@ static void print_limits(const bench_report *r, const summary *s)
                    1e3 * s->first_limit, r->first.seconds / s->first_limit);
 }
 
+static void print_pins(const bench_report *r)
+{
+    const nw_plan *p = &r->plan;
+    print_text("%llu of %llu tiles resident", (unsigned long long)p->pinned_tiles, (unsigned long long)p->pass_tiles);
+    if (p->packed_tiles > 0)
+        print_text(", %llu of them packed", (unsigned long long)p->packed_tiles);
+    if (r->stats.disk_rate > 0)
+        print_text(": a disk of %.2f GB/s, as the session measured", r->stats.disk_rate * 1e-9);
+    print_text("\n\n");
+}
+
 static void print_table(const bench_report *r, const summary *s)
 {
     const nw_plan *p = &r->plan;
@@ -155,8 +173,9 @@ static void print_table(const bench_report *r, const summary *s)
     print_text("%s: %zu tokens in, %zu %s; %u thread%s, %s, %s\n", r->model, r->input_tokens, r->output_tokens,
                p->encode_only ? "texts" : "out", r->stats.threads, r->stats.threads == 1 ? "" : "s", r->stats.kernels,
                r->stats.io);
-    print_text("budget %s, peak %s\n\n", nw_bytes_format(p->budget, false, budget),
+    print_text("budget %s, peak %s\n", nw_bytes_format(p->budget, false, budget),
                nw_bytes_format(r->stats.peak_rss_bytes, true, peak));
+    print_pins(r);
     print_text("%-20s%11.3f ms", p->encode_only ? "first text" : "first token", 1e3 * r->first.seconds);
     if (!p->encode_only)
         print_text("  of which encoding %.3f ms", 1e3 * r->seconds_encode);
@@ -165,6 +184,8 @@ static void print_table(const bench_report *r, const summary *s)
     print_text("\n%-20s%11.3f ms  median of %zu; half of them %.3f to %.3f ms\n", each, 1e3 * s->seconds.median,
                r->count, 1e3 * s->seconds.low, 1e3 * s->seconds.high);
     print_parts(&s->parts, &r->first.parts);
+    if (s->kv_bytes.median > 0)
+        print_text("  %-18s%14s\n", "read of K and V", nw_bytes_format((uint64_t)s->kv_bytes.median, false, bytes));
     print_text("  %-18s%14s", "read",
                s->bytes.median > 0 ? nw_bytes_format((uint64_t)s->bytes.median, false, bytes) : "0");
     print_text(s->as_planned ? "  as planned\n" : "  planned %s\n",
@@ -204,6 +225,10 @@ static void add_run(cJSON *json, const bench_report *r)
     cJSON_AddStringToObject(json, "kernels", r->stats.kernels);
     cJSON_AddNumberToObject(json, "window", (double)r->stats.window_bytes);
     cJSON_AddNumberToObject(json, "pinned", (double)r->stats.pinned_bytes);
+    cJSON_AddNumberToObject(json, "tiles", (double)r->plan.pass_tiles);
+    cJSON_AddNumberToObject(json, "pinned_tiles", (double)r->plan.pinned_tiles);
+    cJSON_AddNumberToObject(json, "packed_tiles", (double)r->plan.packed_tiles);
+    cJSON_AddNumberToObject(json, "measured_disk_rate", r->stats.disk_rate);
 }
 
 static void print_json_report(const bench_report *r, const summary *s)
@@ -212,6 +237,7 @@ static void print_json_report(const bench_report *r, const summary *s)
     add_run(json, r);
     cJSON_AddNumberToObject(json, "passes", (double)r->count);
     cJSON_AddNumberToObject(json, "bytes_per_pass", s->bytes.median);
+    cJSON_AddNumberToObject(json, "kv_bytes_per_pass", s->kv_bytes.median);
     cJSON_AddNumberToObject(json, "planned_bytes_per_pass", (double)r->plan.read.next_pass);
     cJSON_AddBoolToObject(json, "as_planned", s->as_planned);
     cJSON_AddNumberToObject(json, "bytes_read", (double)r->stats.bytes_read);

@@ -159,7 +159,9 @@ static pass_sample since(const bench *b, const before *w)
     nw_session_times(b->session, &times);
     nw_session_stats(b->session, &stats);
     uint64_t rows = stats.embedding_rows_read - w->stats.embedding_rows_read;
-    uint64_t read = stats.bytes_read - w->stats.bytes_read, of_rows = rows * b->report.plan.read.embedding_row;
+    s.kv_bytes = stats.kv_bytes_read - w->stats.kv_bytes_read;
+    uint64_t read = stats.bytes_read - w->stats.bytes_read - s.kv_bytes;
+    uint64_t of_rows = rows * b->report.plan.read.embedding_row;
     s.bytes = read > of_rows ? read - of_rows : 0; /* a row at a file's end may be a shorter read */
     s.parts = measure_parts(&w->times, &times, s.seconds, stats.threads);
     return s;
@@ -285,6 +287,7 @@ static nw_code measure(bench *b, nw_error *err)
         rc = b->report.plan.encode_only ? encode(b, i == 0, err) : answer(b, i == 0, err);
     interrupt_watch(NULL);
     nw_session_stats(b->session, &b->report.stats);
+    nw_session_plan(b->session, &b->report.plan);
     return rc;
 }
 

@@ -234,6 +234,8 @@ static void print_outline(const outline *l)
         i = print_block_range(l, i);
     print_text("  %llu of %llu tiles of the %s resident%s\n", (unsigned long long)p->pinned_tiles,
                (unsigned long long)p->pass_tiles, stack, p->embedding_resident ? ", and the embedding" : "");
+    if (p->packed_tiles > 0)
+        print_text("  of these, %llu stay packed\n", (unsigned long long)p->packed_tiles);
     print_reads(p);
     print_text("\ntime, with a disk of %s/s (%s), memory of %s/s (%s), %u thread%s\n",
                nw_bytes_format((uint64_t)p->disk_rate, false, disk), l->rates_given[0] ? "given" : "assumed",
@@ -332,6 +334,7 @@ static void print_outline_json(const outline *l)
            {"slot_bytes", p->slot_bytes},
            {p->encode_only ? "encode_tiles" : "decode_tiles", p->pass_tiles},
            {"pinned_tiles", p->pinned_tiles},
+           {"packed_tiles", p->packed_tiles},
            {"pinned_bytes", p->pinned_bytes},
            {"threads", p->threads},
     };

@@ -25,7 +25,8 @@ typedef struct {
     double     read_only;   /* of a pass that only reads; 0: none was made */
     double     memory_rate; /* bytes a second; 0: nothing is resident */
     time_parts parts;
-    uint64_t   bytes; /* of weights that it read */
+    uint64_t   bytes;    /* of weights that it read */
+    uint64_t   kv_bytes; /* of K and V, from the scratch file */
 } pass_sample;
 
 typedef struct {

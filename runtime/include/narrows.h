@@ -377,8 +377,9 @@ typedef struct {
     const char  *kernels;        /* "portable", "avx2", ...; NULL: the fastest */
     bool         trace;          /* sum up where the time goes (nw_session_times); costs up to 1 % of it */
     size_t       trace_events;   /* the same, and keep the first so many events (nw_session_event), of the budget */
-    double       disk_rate, memory_rate; /* bytes a second, for predictions; 0: an assumption (nw_plan says which). If
-                                          * the disk's is given, pins of a pack stay packed where that is faster */
+    double       disk_rate, memory_rate; /* bytes a second, for predictions; 0: an assumption (nw_plan says which).
+                                          * Pins of a pack stay packed where that is faster with the disk's rate: with
+                                          * this one, or with what a session measures in its first encoder pass */
     nw_log       log;
     nw_hooks    *hooks;
 } nw_session_options;
@@ -407,6 +408,7 @@ typedef struct {
     uint64_t slot_bytes;
     bool     encode_only;    /* the pass that repeats, and whose tiles may stay, is the encoder's, not the decoder's */
     uint64_t pass_tiles, pinned_tiles; /* of that pass */
+    uint64_t packed_tiles;             /* of the pinned: those that stay packed, as they are stored */
     uint64_t pinned_bytes;
     bool     embedding_resident; /* the table is pinned too */
     struct {
@@ -614,6 +616,8 @@ typedef struct {
     double      seconds_decode;      /* all decode passes but each prompt's first */
     uint64_t    decode_passes;       /* of these */
     double      seconds_waited;      /* for tiles that were not there yet */
+    double      disk_rate;           /* bytes a second, as the session measured it to choose its pins; 0: it did not */
+    uint64_t    probe_bytes;         /* read for that alone */
     const char *io;      /* "uring", "threads" */
     const char *kernels; /* "avx512" */
     unsigned    threads;
@@ -622,6 +626,10 @@ typedef struct {
     uint32_t    block, block_count;
 } nw_stats;
 NW_API void nw_session_stats(const nw_session *session, nw_stats *ret);
+
+/* The plan that the session follows: what nw_plan_make says, but that some pins of a pack may stay packed once it has
+ * encoded a prompt and knows its disk. */
+NW_API void nw_session_plan(const nw_session *session, nw_plan *ret);
 
 /* Where the time of a session's passes went, from its opening on, in seconds; a caller looks at differences. Nothing of
  * a session without nw_session_options.trace. Times of all workers are added up: divided by their number, they are

@@ -25,6 +25,8 @@ typedef struct {
     nw_io_fake  *fake;
     size_t       lanes, columns, encoded_ahead, encode_tokens, order[PROMPTS_MAX];
     size_t       kv_tile_bytes; /* most bytes of a streamed tile of K and V; 0: as usual */
+    double       disk_rate; /* what the session believes of its disk: which pins of a pack stay packed; 0: nothing */
+    bool         probed;    /* it looks, as if the model were large */
     const char  *kernels;
 } variation;
 
@@ -51,7 +53,8 @@ static inline void describe(const subject *s, const variation *v, const char *wh
     if (v->fake != NULL)
         printf(" device seed %llu short %u retry %u delay %u", (unsigned long long)v->fake->seed,
                v->fake->short_percent, v->fake->retry_percent, v->fake->delay_max);
-    printf(" columns %zu ahead %zu encode %zu order", v->columns, v->encoded_ahead, v->encode_tokens);
+    printf(" columns %zu ahead %zu encode %zu disk %g%s order", v->columns, v->encoded_ahead, v->encode_tokens,
+           v->disk_rate, v->probed ? " probed" : "");
     for (size_t i = 0; i < s->prompt_count; i++)
         printf(" %zu", v->order[i]);
     printf("\n");
@@ -109,7 +112,8 @@ static inline bool run(const subject *s, const variation *v, answers *ret)
     nw_model     *model = NULL;
     nw_session   *session = NULL;
     nw_model_info info;
-    nw_hooks      hooks = {.io = v->fake, .kv_tile_bytes = v->kv_tile_bytes};
+    nw_hooks      hooks = {
+             .io = v->fake, .kv_tile_bytes = v->kv_tile_bytes, .disk_rate = v->disk_rate, .measure_all = v->probed};
     *ret = (answers){0};
     for (size_t i = 0; i < s->prompt_count; i++)
         ret->hash[i] = ANSWERS_SEED;
@@ -171,6 +175,8 @@ static inline void vary_budget(const subject *s, const answers *want)
         v.smallest = true;
         v.extra = budget_steps[i];
         v.encode_between = i % 2 == 1;
+        v.disk_rate = i % 3 == 1 ? 1e6 : 0;
+        v.probed = i % 3 == 2;
         compare(s, &v, want);
     }
 }
@@ -267,6 +273,8 @@ static inline void vary_at_random(const subject *s, const answers *want, uint64_
     v.together = many_tiles_draw(&state) % 2 == 0;
     v.encode_between = many_tiles_draw(&state) % 2 == 0;
     v.kv_on_disk = many_tiles_draw(&state) % 2 == 0;
+    v.disk_rate = many_tiles_draw(&state) % 2 == 0 ? 1e6 * (double)(1 + many_tiles_draw(&state) % 10000) : 0;
+    v.probed = many_tiles_draw(&state) % 2 == 0;
     v.kv_tile_bytes = (size_t)1024 << many_tiles_draw(&state) % 3; /* of some rows: answers fill several pages */
     switch (many_tiles_draw(&state) % 4) {
     case 0: v.io = NW_READ_THREADS; break;

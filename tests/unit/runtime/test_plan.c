@@ -227,7 +227,8 @@ static int pins_child(void *user)
     uint64_t total = 0;
     size_t   pinned = 0, run = 0, longest = 0;
     for (size_t i = 0; i < b.pin_count; i++) {
-        uint64_t bytes = nw_pin_shape_of(model, &b.shape.pinning, model->steps[NW_PASS_DECODE][i], b.shape.align).bytes;
+        uint64_t bytes =
+            nw_pin_shape_of(model, &b.shape.pinning, false, model->steps[NW_PASS_DECODE][i], b.shape.align).bytes;
         run = b.pin_at[i] == NW_NOT_PINNED ? run + 1 : 0;
         longest = run > longest ? run : longest;
         if (b.pin_at[i] == NW_NOT_PINNED)
@@ -235,7 +236,7 @@ static int pins_child(void *user)
         EXPECT(b.pin_at[i] % b.shape.align == 0 && b.pin_at[i] + bytes <= b.shape.region_bytes);
         for (size_t j = 0; j < i; j += 1 + i / 64) {
             uint64_t other =
-                nw_pin_shape_of(model, &b.shape.pinning, model->steps[NW_PASS_DECODE][j], b.shape.align).bytes;
+                nw_pin_shape_of(model, &b.shape.pinning, false, model->steps[NW_PASS_DECODE][j], b.shape.align).bytes;
             EXPECT(b.pin_at[j] == NW_NOT_PINNED || b.pin_at[j] + other <= b.pin_at[i] ||
                    b.pin_at[i] + bytes <= b.pin_at[j]);
         }

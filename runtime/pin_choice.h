@@ -1,0 +1,23 @@
+/* Which pins of a pack stay packed, by what a session measures: the rate of its disk while its first prompt is encoded,
+ * and that of its workers. The pins are placed anew before any is filled (pin_plan.h); the arena stays as it is.
+ *
+ * An encoder pass reads as much as some decode passes, so a burst says little about it. Where its cores were what it
+ * waited for, the disk is faster than it showed: how fast, some tiles of the decoder tell that are read for nothing
+ * else (nw_stats.probe_bytes; about 20 ms). Where little is read in all, nothing is measured, and pins are slim. */
+#ifndef NW_RUNTIME_PIN_CHOICE_H
+#define NW_RUNTIME_PIN_CHOICE_H
+
+#include "model_state.h"
+
+typedef struct {
+    bool     made;    /* or not to be made any more */
+    uint64_t bytes;   /* read when the encoder pass began */
+    double   seconds; /* when it began */
+    double   waited;  /* seconds, for the disk, until then */
+} nw_pin_choice;
+
+/* Before each pass of a session: measures from the encoder's on, and makes the choice behind it. A pass that fills pins
+ * ends it. */
+void nw_pin_choice_begin(nw_session *s, nw_pass pass);
+
+#endif
