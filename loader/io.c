@@ -120,7 +120,7 @@ nw_code nw_io_open(nw_memory *mem, const nw_io_options *options, nw_io **ret_io,
     nw_io_backend *backend = NULL;
     if (options->choice != NW_IO_THREADS) {
         nw_error refused;
-        nw_code  rc = nw_io_uring_open(mem, options->depth, &backend, &refused);
+        nw_code  rc = nw_io_uring_open(mem, options, &backend, &refused);
         if (rc != NW_OK && (rc != NW_E_IO || options->choice == NW_IO_URING)) {
             if (err != NULL)
                 *err = refused;
@@ -149,6 +149,14 @@ nw_io *nw_io_close(nw_io *io)
     nw_memory_free(io->mem, NW_TAG_IO, io->slots, io->depth, sizeof *io->slots);
     nw_memory_free(io->mem, NW_TAG_IO, io, 1, sizeof *io);
     return NULL;
+}
+
+void nw_io_register(nw_io *io, const int *fds, size_t fd_count, void *bytes, size_t count)
+{
+    NW_CHECK(fd_count >= 1 && count >= 1);
+    NW_CHECK(io->in_flight == 0);
+    if (io->backend->enlist != NULL)
+        io->backend->enlist(io->backend, fds, fd_count, bytes, count);
 }
 
 /* Hands the rest of an operation, from slot->start on, to the backend. */
@@ -290,7 +298,7 @@ uint64_t nw_io_declared_bytes(const nw_io_options *options)
 {
     NW_CHECK(options->depth >= 1 && options->depth <= DEPTH_MAX);
     uint64_t common = sizeof(nw_io) + options->depth * (uint64_t)(sizeof(io_slot) + sizeof(uint32_t));
-    uint64_t ring = options->choice != NW_IO_THREADS ? nw_io_uring_bytes(options->depth) : 0;
+    uint64_t ring = options->choice != NW_IO_THREADS ? nw_io_uring_bytes(options->depth, options->register_bytes) : 0;
     uint64_t pool = options->choice != NW_IO_URING ? nw_io_threads_bytes(options->depth, thread_count(options)) : 0;
     /* What AUTO will get is not known before it is tried: the larger. The rest of a page, twice, is the heap's
      * overhead. */

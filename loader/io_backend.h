@@ -35,13 +35,16 @@ struct nw_io_backend {
     const char *name;
     void (*submit)(nw_io_backend *backend, const nw_io_transfer *transfer);
     void (*flush)(nw_io_backend *backend); /* NULL: submit needs none */
+    /* nw_io_register. NULL: of no use to it */
+    void (*enlist)(nw_io_backend *backend, const int *fds, size_t fd_count, void *bytes, size_t count);
     /* At most `cap` results. With `wait` blocks for at least one if any transfer is outstanding. */
     size_t (*reap)(nw_io_backend *backend, nw_io_result *ret, size_t cap, bool wait);
     void (*close)(nw_io_backend *backend); /* nothing is outstanding */
 };
 
 /* Errors  NW_E_IO with os_errno when the kernel refuses; NW_E_MEMORY, NW_E_BUDGET. */
-NW_MUST_USE nw_code nw_io_uring_open(nw_memory *mem, uint32_t depth, nw_io_backend **ret_backend, nw_error *err);
+NW_MUST_USE nw_code nw_io_uring_open(nw_memory *mem, const nw_io_options *options, nw_io_backend **ret_backend,
+                                     nw_error *err);
 NW_MUST_USE nw_code nw_io_threads_open(nw_memory *mem, uint32_t depth, uint32_t threads, nw_io_backend **ret_backend,
                                        nw_error *err);
 
@@ -49,7 +52,7 @@ NW_MUST_USE nw_code nw_io_threads_open(nw_memory *mem, uint32_t depth, uint32_t 
 NW_MUST_USE nw_code nw_io_make(nw_memory *mem, nw_io_backend *backend, uint32_t depth, nw_io **ret_io, nw_error *err);
 
 /* Resident bytes of each backend, as they are charged and declared. */
-uint64_t nw_io_uring_bytes(uint32_t depth);
+uint64_t nw_io_uring_bytes(uint32_t depth, size_t register_bytes);
 uint64_t nw_io_threads_bytes(uint32_t depth, uint32_t threads);
 
 /* Waits before trying again what the kernel could not do just now: not at all at first, then up to 10 ms.

@@ -226,7 +226,10 @@ static uint64_t claim(const nw_model *m, const nw_session_options *o, const nw_t
                         (b->shape.maxima.stream_cross || b->shape.maxima.stream_self ? NW_KV_STAGES : 0);
     nw_parts_layout(&parts, &a, m, &b->shape);
     NW_CHECK(!a.failed);
-    b->io = (nw_io_options){.choice = (nw_io_choice)o->io, .depth = b->shape.io_depth, .log = &m->log};
+    b->io = (nw_io_options){.choice = (nw_io_choice)o->io,
+                            .depth = b->shape.io_depth,
+                            .register_bytes = b->shape.slot_count * b->shape.slot_bytes,
+                            .log = &m->log};
 
     p->slot_count = b->shape.slot_count;
     p->slot_bytes = b->shape.slot_bytes;

@@ -70,12 +70,13 @@ static nw_code prepare(nw_session *s, const nw_session_options *o, nw_error *err
     uint64_t unforeseen = measure_unforeseen(s, o);
     if (unforeseen == 0)
         return NW_OK;
-    uint32_t           depth = s->blueprint.io.depth;
+    nw_io_options      before = s->blueprint.io;
     nw_session_options fixed = *o;
     fixed.budget_bytes = s->blueprint.plan.budget;
     nw_blueprint_free(s->model, &s->blueprint);
     rc = nw_blueprint_make(s->model, &fixed, unforeseen, &s->blueprint, err);
-    if (rc != NW_OK || s->blueprint.io.depth <= depth)
+    const nw_io_options *now = &s->blueprint.io;
+    if (rc != NW_OK || (now->depth <= before.depth && now->register_bytes <= before.register_bytes))
         return rc;
     s->io = nw_io_close(s->io);
     return nw_device_open(&s->memory, s->model->hooks, &s->blueprint.io, &s->io, err);
@@ -220,6 +221,21 @@ static void reach_pins(void *user, const unsigned char *end)
     nw_first_touch_until(&s->touch, end, s->workers, &s->parts.trace);
 }
 
+/* Most reads go from the checkpoint's files to the window's slots. Pins are read once; what is registered is touched,
+ * and they are not to be before they are filled. */
+static void register_window(nw_session *s)
+{
+    const nw_checkpoint *c = s->model->checkpoint;
+    const nw_shape      *shape = &s->blueprint.shape;
+    int                  fds[NW_IO_FILES_MAX];
+    size_t               count = 0;
+    if (s->parts.kv_stream.file.fd >= 0)
+        fds[count++] = s->parts.kv_stream.file.fd;
+    for (size_t i = 0; i < nw_checkpoint_file_count(c) && count < NW_IO_FILES_MAX; i++)
+        fds[count++] = nw_checkpoint_file(c, i)->fd;
+    nw_io_register(s->io, fds, count, s->parts.slot_bytes, shape->slot_count * shape->slot_bytes);
+}
+
 static void wire(nw_session *s, const nw_session_options *o)
 {
     nw_forward *f = &s->parts.forward;
@@ -270,6 +286,8 @@ static nw_code open_parts(nw_session *s, const nw_session_options *o, nw_error *
     if (rc == NW_OK)
         rc = open_scratch(s, o, err);
     if (rc == NW_OK)
+        register_window(s);
+    if (rc == NW_OK)
         rc = read_vectors(s, err);
     if (rc == NW_OK)
         wire(s, o);
@@ -305,7 +323,7 @@ nw_session *nw_session_close(nw_session *s)
         return NULL;
     if (s->window.parts != NULL)
         nw_window_drain(&s->window);
-    s->io = nw_io_close(s->io);
+    s->io = nw_io_close(s->io); /* before the files and the memory that are registered with it */
     if (s->arena != NULL)
         nw_file_close(&s->parts.kv_stream.file);
     s->workers = nw_workers_close(s->workers);

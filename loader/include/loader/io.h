@@ -40,10 +40,11 @@ typedef struct {
 typedef struct nw_io nw_io;
 
 typedef struct {
-    nw_io_choice  choice;  /* AUTO: io_uring, else threads with one log line that says why */
-    uint32_t      depth;   /* operations in flight at most; 1 to 32768 */
-    uint32_t      threads; /* of the thread backend; 0: min(depth, 4) */
-    const nw_log *log;     /* borrowed; may be NULL */
+    nw_io_choice  choice;         /* AUTO: io_uring, else threads with one log line that says why */
+    uint32_t      depth;          /* operations in flight at most; 1 to 32768 */
+    uint32_t      threads;        /* of the thread backend; 0: min(depth, 4) */
+    size_t        register_bytes; /* most that nw_io_register will be given: what the kernel keeps for it is charged */
+    const nw_log *log;            /* borrowed until nw_io_close; may be NULL */
 } nw_io_options;
 
 /* Opens a device.
@@ -53,6 +54,18 @@ NW_MUST_USE nw_code nw_io_open(nw_memory *mem, const nw_io_options *options, nw_
 
 /* Waits for what is in flight (buffers are the kernel's until then), then frees. Takes NULL; returns NULL. */
 nw_io *nw_io_close(nw_io *io);
+
+/* Files that may be registered; of more, the first are. */
+#define NW_IO_FILES_MAX 64
+
+/* Says which files and which memory most operations will use, so that a kernel may look them up once and not for each.
+ * A hint: it cannot fail, and nothing depends on it. What the kernel refuses (RLIMIT_MEMLOCK, an old one, a sandbox)
+ * is used as all else is, with one debug line.
+ * fds      [fd_count], at least 1. The kernel may keep the files open, and their numbers may not come to mean others,
+ *          until the io is closed.
+ * bytes    [count], 1 to register_bytes; mapped until the io is closed. The pages are touched, and locked.
+ * Threads  the owner's. Once at most, with nothing in flight. */
+void nw_io_register(nw_io *io, const int *fds, size_t fd_count, void *bytes, size_t count);
 
 /* Queues one operation; it may not reach the kernel before nw_io_flush or nw_io_reap.
  * Returns false, with nothing queued, when `depth` operations are in flight. */

@@ -62,6 +62,7 @@ static bool refuse_call(unsigned number, unsigned os_errno)
 typedef struct {
     unsigned number, os_errno;
     bool     filtered;
+    bool     registers_first; /* files and memory, before the ring is lost; else after it */
     nw_code  code_auto, code_uring;
     nw_error err;
     char     name[16];
@@ -156,25 +157,75 @@ static void refused_ring_falls_back(void **state)
     }
 }
 
+/* A ring that works, and registers nothing. */
+static void *register_refused(void *user)
+{
+    refusal      *r = user;
+    nw_memory     mem;
+    unsigned char buf[64];
+    nw_memory_init(&mem, UINT64_MAX, NULL);
+    nw_log        log = {.fn = keep_line, .user = r, .level = NW_LOG_DEBUG};
+    nw_io_options options = {.choice = NW_IO_URING, .depth = 8, .register_bytes = sizeof buf, .log = &log};
+    nw_io        *io = NULL;
+    r->filtered = refuse_call(SYS_io_uring_register, r->os_errno);
+    if (!r->filtered)
+        return NULL;
+    r->code_uring = nw_io_open(&mem, &options, &io, &r->err);
+    if (r->code_uring == NW_OK) {
+        int fd = open(fx.path.text, O_RDONLY | O_CLOEXEC);
+        nw_io_register(io, &fd, 1, buf, sizeof buf);
+        r->first_errno = read_once(io);
+        nw_io_op op = {.kind = NW_IO_READ, .fd = fd, .buf = buf, .bytes = 64, .bytes_needed = 64};
+        r->second_errno = nw_io_run(io, &op, "content", NULL) == NW_OK ? memcmp(buf, content, sizeof content) : -1;
+        close(fd);
+    }
+    nw_io_close(io);
+    r->live = mem.live;
+    return NULL;
+}
+
+static void registering_is_refused(void **state)
+{
+    (void)state;
+    if (!fx.uring)
+        skip();
+    static const unsigned errnos[] = {EPERM, ENOSYS, EINVAL, ENOMEM};
+    for (size_t i = 0; i < sizeof errnos / sizeof *errnos; i++) {
+        refusal r = {.os_errno = errnos[i]};
+        in_thread(register_refused, &r);
+        assert_int_equal(r.code_uring, NW_OK);
+        assert_int_equal(r.lines, 1);
+        assert_int_equal(r.first_errno, 0);
+        assert_int_equal(r.second_errno, 0);
+        assert_int_equal(r.live, 0);
+    }
+}
+
 static void *ring_lost(void *user)
 {
     refusal  *r = user;
     nw_memory mem;
     nw_memory_init(&mem, UINT64_MAX, NULL);
-    nw_io_options options = {.choice = NW_IO_URING, .depth = 8};
+    unsigned char buf[8][16];
+    int           fd = open(fx.path.text, O_RDONLY | O_CLOEXEC);
+    nw_io_options options = {.choice = NW_IO_URING, .depth = 8, .register_bytes = sizeof buf};
     nw_io        *io = NULL;
     r->code_uring = nw_io_open(&mem, &options, &io, &r->err);
+    if (r->code_uring == NW_OK && r->registers_first)
+        nw_io_register(io, &fd, 1, buf, sizeof buf);
     r->filtered = r->code_uring == NW_OK && refuse_call(SYS_io_uring_enter, r->os_errno);
     if (r->filtered) {
         r->first_errno = read_once(io);
+        if (!r->registers_first)
+            nw_io_register(io, &fd, 1, buf, sizeof buf);
         r->second_errno = read_once(io);
-        unsigned char buf[8][16];
         for (uint64_t i = 0; i < 8; i++) {
-            nw_io_op op = {.kind = NW_IO_READ, .fd = -1, .buf = buf[i], .bytes = 16, .bytes_needed = 16, .tag = i};
+            nw_io_op op = {.kind = NW_IO_READ, .fd = fd, .buf = buf[i], .bytes = 16, .bytes_needed = 16, .tag = i};
             r->lines += nw_io_submit(io, &op) ? 1u : 0u;
         }
     }
     nw_io_close(io); /* with operations queued */
+    close(fd);
     r->live = mem.live;
     return NULL;
 }
@@ -187,7 +238,7 @@ static void ring_that_breaks_ends_in_errors(void **state)
         skip();
     static const unsigned errnos[] = {EAGAIN, EBUSY, EFAULT};
     for (size_t i = 0; i < sizeof errnos / sizeof *errnos; i++) {
-        refusal r = {.os_errno = errnos[i]};
+        refusal r = {.os_errno = errnos[i], .registers_first = i > 0};
         in_thread(ring_lost, &r);
         assert_int_equal(r.first_errno, errnos[i]);
         assert_int_equal(r.second_errno, errnos[i]);
@@ -215,6 +266,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refused_ring_falls_back),
+        cmocka_unit_test(registering_is_refused),
         cmocka_unit_test(ring_that_breaks_ends_in_errors),
         cmocka_unit_test(automatic_choice_prefers_the_ring),
     };
