@@ -332,8 +332,8 @@ NW_API bool nw_model_decode_ids(nw_model *model, const nw_generation_settings *s
 /* ---- plan -------------------------------------------------------------------------------------------------------- */
 
 /* In which form weights stay resident: as they are stored (of a checkpoint: plain), slim (bf16 only: holds 1.4 times as
- * much, and is multiplied faster by AVX-512 and AVX2), or plain. AUTO: slim where these are to be had. Never changes a
- * bit of the output. */
+ * much, and is multiplied faster by AVX-512 and AVX2), or plain. AUTO: slim where these are to be had, but of a pack as
+ * it is stored where its disk makes that faster (disk_rate). Never changes a bit of the output. */
 typedef enum { NW_PINS_AUTO, NW_PINS_STORED, NW_PINS_SLIM, NW_PINS_PLAIN } nw_pin_form;
 
 typedef struct {
