@@ -25,10 +25,15 @@ static strip_at find_strip(const nw_model *m, nw_step step, uint32_t strip)
                       .cols = (size_t)p->cut.cols};
 }
 
-void nw_restore_layout(nw_restore *r, nw_arena *a, const nw_model *m, size_t threads)
+bool nw_restore_is_needed(const nw_model *m)
 {
     const nw_pack *pack = nw_checkpoint_pack(m->checkpoint);
-    bool           packed = pack != NULL && (nw_pack_about(pack)->forms & 1u << NW_FORM_PACKED) != 0;
+    return pack != NULL && (nw_pack_about(pack)->forms & 1u << NW_FORM_PACKED) != 0;
+}
+
+void nw_restore_layout(nw_restore *r, nw_arena *a, const nw_model *m, size_t threads)
+{
+    bool packed = nw_restore_is_needed(m);
     r->model = m;
     r->threads = threads;
     r->plain_bytes = r->codec_bytes = 0;
@@ -62,7 +67,7 @@ static bool is_damaged(nw_restore *r, nw_step step, uint32_t strip, const char *
 static bool restore_pack(nw_restore *r, nw_step step, uint32_t strip, strip_at s, const unsigned char *bytes,
                          bool fresh, size_t worker, nw_rows *ret)
 {
-    double          begin = r->packed != NULL ? nw_system_seconds() : 0;
+    double          begin = r->plain_bytes > 0 ? nw_system_seconds() : 0;
     const nw_place *p = &r->model->places[step.tensor];
     const nw_pack  *pack = nw_checkpoint_pack(r->model->checkpoint);
     const char     *why;
@@ -107,7 +112,7 @@ bool nw_restore_strip(nw_restore *r, nw_step step, uint32_t strip, const unsigne
 double nw_restore_rate(const nw_restore *r)
 {
     nw_restored all = {0};
-    for (size_t i = 0; i < r->threads && r->restored != NULL; i++) {
+    for (size_t i = 0; i < r->threads && r->plain_bytes > 0; i++) {
         all.plain_bytes += r->restored[i].plain_bytes;
         all.seconds += r->restored[i].seconds;
     }

@@ -32,6 +32,9 @@ typedef struct {
     const char *why; /* NULL: its checksum */
 } nw_restore;
 
+/* Whether any strip of the model is packed. */
+bool nw_restore_is_needed(const nw_model *m);
+
 /* Carves the scratch; nothing where no strip is packed. Also used for measuring: the arena may have no base. */
 void nw_restore_layout(nw_restore *r, nw_arena *a, const nw_model *m, size_t threads);
 

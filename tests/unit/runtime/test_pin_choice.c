@@ -173,6 +173,27 @@ static void test_mixes(void **state)
     assert_true(mixed > 0);
 }
 
+/* Where no tile is packed there is nothing to choose, and nothing is looked at. */
+static void test_slim_pack(void **state)
+{
+    (void)state;
+    nw_error        err = {0};
+    nw_pack_result  r;
+    temp_path       packed = pack_dir;
+    nw_pack_options o = {.threads = 1, .compress = NW_COMPRESS_SLIM, .type = NW_TYPE_BF16};
+    pack_dir = temp_dir_path(&dir, "slim");
+    o.dir = pack_dir.text;
+    nw_model *m = NULL;
+    assert_int_equal(nw_model_open(&(nw_model_options){.path = temp_dir_path(&dir, "plain").text}, &m, &err), NW_OK);
+    assert_int_equal(nw_model_pack(m, &o, &r, &err), NW_OK);
+    nw_model_close(m);
+    outcome made = run_session((nw_hooks){.measure_all = true}, 4 << 20);
+    pack_dir = packed;
+    assert_true(made.stats.disk_rate == 0 && made.stats.probe_bytes == 0 && made.after.packed_tiles == 0);
+    assert_true(made.after.pinned_tiles > 0 && made.after.read.next_pass > 0);
+    check_bytes(&made);
+}
+
 static int start(void **state)
 {
     (void)state;
@@ -202,6 +223,6 @@ static int end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_rates), cmocka_unit_test(test_measured),
-                                       cmocka_unit_test(test_mixes)};
+                                       cmocka_unit_test(test_mixes), cmocka_unit_test(test_slim_pack)};
     return cmocka_run_group_tests(tests, start, end);
 }
