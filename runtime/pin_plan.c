@@ -62,6 +62,15 @@ uint64_t nw_embed_pins_bytes(const nw_model *m, const nw_shape *s)
     return bytes_of(m, s, m->step_count[s->pinned], nw_embed_tiles(m, s->pinned));
 }
 
+bool nw_pins_may_mix(const nw_model *m, const nw_shape *s)
+{
+    for (size_t i = 0; i < m->step_count[s->pinned] && nw_restore_is_needed(m); i++) {
+        if (nw_pin_is_packed(m, m->steps[s->pinned][i]) && pin_shape(m, s, i, false).form != NW_PINS_STORED)
+            return true;
+    }
+    return false;
+}
+
 /* ---- places ---- */
 
 static uint64_t reverse_bits(uint64_t x, unsigned bits)
@@ -184,7 +193,7 @@ static double pass_seconds(const nw_model *m, const nw_pin_rates *rates, const n
         nw_step step = m->steps[b->shape.pinned][i];
         if (!nw_pin_is_packed(m, step))
             continue;
-        bool     slim_pin = b->pin_at[i] != NW_NOT_PINNED && !nw_pin_stays_packed(&b->shape.pinning, i);
+        bool     slim_pin = b->pin_at[i] != NW_NOT_PINNED && place_shape(m, &b->shape, i).form != NW_PINS_STORED;
         uint64_t plain = nw_model_tile_rows(m, step) * m->places[step.tensor].row_bytes;
         *(slim_pin ? &slim : &restored) += plain;
     }

@@ -25,6 +25,9 @@ uint64_t nw_counted_bytes(const nw_model *m, nw_step step);
 uint64_t nw_pins_bytes(const nw_model *m, const nw_shape *s);
 uint64_t nw_embed_pins_bytes(const nw_model *m, const nw_shape *s);
 
+/* Whether there is anything to choose: some tile is packed, and its pin need not be. Pins of f32 and f16 always are. */
+bool nw_pins_may_mix(const nw_model *m, const nw_shape *s);
+
 /* Places pins in b->pin_room bytes of the region, by b->shape.pinning; and counts what passes then read: plan.pinned_*,
  * embedding_resident and of plan.read all from first_pass on. */
 void nw_pins_place(const nw_model *m, nw_blueprint *b);

@@ -163,7 +163,7 @@ static nw_code shape_make(const nw_model *m, const nw_session_options *o, nw_blu
     if (b->kernels == NULL)
         return nw_fail(err, NW_E_ARG, 0, "no kernels called '%s' on this machine", o->kernels);
     s->pinning = nw_pinning_make(o->pin_form, b->kernels);
-    b->pins_mixed = o->pin_form == NW_PINS_AUTO && s->pinning.form == NW_PINS_SLIM && nw_restore_is_needed(m);
+    b->pins_mixed = o->pin_form == NW_PINS_AUTO && nw_pins_may_mix(m, s);
     for (int pass = 0; pass < NW_PASS_COUNT; pass++) {
         if (pass == NW_PASS_ENCODE || s->pinned == NW_PASS_DECODE)
             widen_slot(m, (nw_pass)pass, &s->slot_bytes);
