@@ -12,8 +12,9 @@
  * the cores, too, or for memory of pins (first_touch.h). */
 #define WAITED_MIN 0.5
 
-/* Tiles that are read for a probe: of bf16, packed, 67 MB. */
-enum { PROBE_TILES = 48 };
+/* Tiles that are read for a probe: of bf16, packed, 67 MB. Of too few, only so few are in flight at a time that a fast
+ * disk looks slow. */
+enum { PROBE_TILES = 48, PROBE_TILES_MIN = 24 };
 
 /* What the encoder pass has read. */
 static uint64_t encode_bytes(const nw_session *s)
@@ -23,9 +24,10 @@ static uint64_t encode_bytes(const nw_session *s)
 }
 
 /* Reading tiles that a decode pass will stream, as fast as they come, to where pins will be. What is timed begins with
- * the first that has come and ends when no more are asked for: as many as can be are in flight all the time. */
+ * the first that has come and ends when no more are asked for: as many as may be are in flight all the time, but only
+ * some of all, so that there is something left to time. */
 typedef struct {
-    size_t   tiles, begun, ended;
+    size_t   tiles, most, begun, ended;
     nw_step  steps[PROBE_TILES];
     uint64_t at[PROBE_TILES + 1]; /* offsets in the region; [tiles]: where the last ends */
     size_t   timed;
@@ -47,13 +49,13 @@ static probe_run probe_make(const nw_session *s)
         p.steps[p.tiles++] = step;
         p.at[p.tiles] = end;
     }
+    p.most = nw_min_size(nw_min_size(b->shape.slot_count, nw_io_depth(s->io)), nw_max_size(p.tiles / 4, 1));
     return p;
 }
 
 static void probe_submit(nw_session *s, probe_run *p)
 {
-    size_t most = nw_min_size(s->blueprint.shape.slot_count, nw_io_depth(s->io));
-    for (; p->begun < p->tiles && p->begun - p->ended < most; p->begun++) {
+    for (; p->begun < p->tiles && p->begun - p->ended < p->most; p->begun++) {
         nw_step   step = p->steps[p->begun];
         nw_extent e = nw_model_extent(s->model, step);
         nw_io_op  op = {.kind = NW_IO_READ,
@@ -84,11 +86,13 @@ static void probe_reap(nw_session *s, probe_run *p)
     }
 }
 
-/* Bytes a second, with nothing else to do; 0: there is room for too few, or one cannot be read, which will show again.
- */
-static double probe(nw_session *s)
+/* Bytes a second, with nothing else to do; 0: there are too few tiles or is room for too few, or one cannot be read,
+ * which will show again. `any`: how few does not matter. */
+static double probe(nw_session *s, bool any)
 {
     probe_run p = probe_make(s);
+    if (p.tiles < PROBE_TILES_MIN && !any)
+        return 0;
     nw_first_touch_until(&s->touch, s->parts.region + p.at[p.tiles], s->workers, &s->parts.trace);
     while (nw_io_in_flight(s->io) > 0) /* what the next pass has begun to read */
         nw_window_reap(&s->window, true);
@@ -117,7 +121,7 @@ static double disk_rate(nw_session *s)
     double rate = (double)encode_bytes(s) / seconds;
     if (waited > seconds * WAITED_MIN && !any)
         return rate;
-    double probed = probe(s);
+    double probed = probe(s, any);
     return probed > rate ? probed : probed > 0 ? rate : 0;
 }
 

@@ -198,6 +198,19 @@ static void test_mixes(void **state)
     assert_true(mixed > 0);
 }
 
+/* A window that could hold all that a probe reads leaves something to time all the same. */
+static void test_deep_window(void **state)
+{
+    (void)state;
+    nw_session_options o = options_with(8 << 20);
+    if (!nw_kernels_best()->slim_faster)
+        skip();
+    o.window_bytes = 64 << 20;
+    outcome probed = run_session((nw_hooks){.measure_all = true}, pack_dir.text, o);
+    assert_true(probed.stats.probe_bytes > 0 && probed.stats.disk_rate > 0);
+    check_bytes(&probed);
+}
+
 /* Where no pin can be anything but what is stored, nothing is read to choose. */
 static void test_nothing_to_choose(void **state)
 {
@@ -272,9 +285,11 @@ static int end(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rates), cmocka_unit_test(test_measured),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rates),
+                                       cmocka_unit_test(test_measured),
                                        cmocka_unit_test(test_mixes),
-
-                                       cmocka_unit_test(test_nothing_to_choose), cmocka_unit_test(test_restored_pins)};
+                                       cmocka_unit_test(test_deep_window),
+                                       cmocka_unit_test(test_nothing_to_choose),
+                                       cmocka_unit_test(test_restored_pins)};
     return cmocka_run_group_tests(tests, start, end);
 }
