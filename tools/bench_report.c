@@ -10,6 +10,7 @@ typedef struct {
     spread     seconds, read_only, memory_rate, fraction, bytes, kv_bytes;
     time_parts parts;
     bool       as_planned;    /* every pass read exactly what the plan says */
+    bool       reads;         /* passes read something: weights, or K and V */
     double     disk_rate;     /* bytes a second; 0: unknown */
     double     memory_bytes;  /* that a pass reads from memory: weights, K and V */
     double     memory;        /* seconds that they take at the memory's rate; 0: unknown */
@@ -103,12 +104,12 @@ static summary summarize(const bench_report *r)
                  .flops = encode_flops(r)};
     for (size_t i = 0; i < r->count; i++)
         s.as_planned &= r->samples[i].bytes == r->plan.read.next_pass;
-    bool reads = s.bytes.median + s.kv_bytes.median > 0;
-    if (reads && s.read_only.median > 0)
+    s.reads = s.bytes.median + s.kv_bytes.median > 0;
+    if (s.reads && s.read_only.median > 0)
         s.disk_rate = (s.bytes.median + s.kv_bytes.median) / s.read_only.median;
     if (s.memory_rate.median > 0)
         s.memory = s.memory_bytes / s.memory_rate.median;
-    s.disk_is_limit = reads && s.read_only.median > s.memory;
+    s.disk_is_limit = s.reads && s.read_only.median > s.memory;
     if (s.disk_is_limit)
         s.reached = s.fraction.median;
     else if (s.seconds.median > 0)
@@ -143,7 +144,7 @@ static void print_parts(const time_parts *later, const time_parts *first)
 static void print_limits(const bench_report *r, const summary *s)
 {
     print_text("\nlimits\n");
-    if (s->read_only.median > 0 && r->plan.read.next_pass > 0)
+    if (s->read_only.median > 0 && s->reads)
         print_text("  %-18s%11.3f ms at %.2f GB/s; %.1f %% of its rate reached\n", "reading alone",
                    1e3 * s->read_only.median, s->disk_rate * 1e-9, 100 * s->fraction.median);
     if (s->memory > 0)

@@ -41,6 +41,9 @@ holds "$(number disk_rate "$work/out") > 0 && $(number read_fraction "$work/out"
 run bench -m "$model" -b 64M --input-tokens 40 -n 6 --kv disk --pins off --json
 out_has '"as_planned":.*true'
 holds "$(number kv_bytes_per_pass "$work/out") > 0"
+run bench -m "$model" -b 64M --input-tokens 40 -n 6 --kv disk
+out_has '^ *read  *0  as planned'
+out_has 'reading alone .* GB/s'
 run bench -m "$model" -b 64M --input-tokens 9 -n 5 --embed --json
 expect_status 0
 out_has '"encode_only":.*true'
