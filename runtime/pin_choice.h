@@ -3,7 +3,8 @@
  *
  * An encoder pass reads as much as some decode passes, so a burst says little about it. Where its cores were what it
  * waited for, the disk is faster than it showed: how fast, some tiles of the decoder tell that are read for nothing
- * else (nw_stats.probe_bytes; about 20 ms). Where little is read in all, nothing is measured, and pins are slim. */
+ * else (nw_stats.probe_bytes; about 20 ms). Nothing is measured, and pins are slim, where little is read in all, and in
+ * a session that only encodes: its first pass fills them. */
 #ifndef NW_RUNTIME_PIN_CHOICE_H
 #define NW_RUNTIME_PIN_CHOICE_H
 

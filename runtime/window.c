@@ -188,7 +188,7 @@ bool nw_window_has_room(const nw_window *w)
 
 static void read_pin(nw_window *w, nw_pin *pin, nw_step step, uint64_t tag)
 {
-    if (!is_overlaid(w, pin, step)) /* what is has been touched by the encoder */
+    if (!is_overlaid(w, pin, step)) /* what is lies behind all others: its turn may come before theirs */
         w->reach(w->reach_user, w->parts->region + pin->at + nw_window_pin_shape(w, pin, step).bytes);
     pin_move(pin, NW_SLOT_FREE, NW_SLOT_READING);
     submit(w, step, w->parts->region + pin->at, tag);

@@ -379,7 +379,8 @@ typedef struct {
     size_t       trace_events;   /* the same, and keep the first so many events (nw_session_event), of the budget */
     double       disk_rate, memory_rate; /* bytes a second, for predictions; 0: an assumption (nw_plan says which).
                                           * Pins of a pack stay packed where that is faster with the disk's rate: with
-                                          * this one, or with what a session measures in its first encoder pass */
+                                          * this one, or with what a session that decodes measures in its first encoder
+                                          * pass, if that reads much (128 MiB) */
     nw_log       log;
     nw_hooks    *hooks;
 } nw_session_options;
@@ -627,8 +628,9 @@ typedef struct {
 } nw_stats;
 NW_API void nw_session_stats(const nw_session *session, nw_stats *ret);
 
-/* The plan that the session follows: what nw_plan_make says, but that some pins of a pack may stay packed once it has
- * encoded a prompt and knows its disk. */
+/* The plan that the session follows: what nw_plan_make says, but for what the process turned out to have resident, and
+ * that some pins of a pack may stay packed once the session has encoded a prompt and knows its disk. Its predictions
+ * (seconds_*) stay as they were. */
 NW_API void nw_session_plan(const nw_session *session, nw_plan *ret);
 
 /* Where the time of a session's passes went, from its opening on, in seconds; a caller looks at differences. Nothing of
