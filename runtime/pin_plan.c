@@ -10,9 +10,6 @@
 #define CORES_BESIDES 1.15
 #define MEAN_POWER 6.0
 
-/* Less than what comes of a mix by chance is not worth leaving slim pins for. */
-#define WORTH_IT 0.98
-
 enum { SHARE_STEP = NW_SHARE_ALL / 16 };
 
 /* Of pins that are chosen and have no place yet: offsets are smaller. */
@@ -186,7 +183,7 @@ void nw_pins_place(const nw_model *m, nw_blueprint *b)
 /* Of a pass that repeats, by the disk and by the cores; what its other products take is the same for all mixes. Where
  * both take about as long, each waits for the other now and then: a mean of high power comes near to what was measured
  * (flan-t5-xl at 1G, disks of 2.2 to 3.2 GB/s). */
-static double pass_seconds(const nw_model *m, const nw_pin_rates *rates, const nw_blueprint *b)
+static double mix_seconds(const nw_model *m, const nw_pin_rates *rates, const nw_blueprint *b)
 {
     uint64_t restored = 0, slim = 0;
     for (size_t i = 0; i < b->pin_count; i++) {
@@ -207,12 +204,12 @@ double nw_pins_mix(const nw_model *m, const nw_pin_rates *rates, nw_blueprint *b
     unsigned *share = &b->shape.pinning.packed_share, best = 0;
     *share = 0;
     nw_pins_place(m, b);
-    double least = pass_seconds(m, rates, b), limit = least * WORTH_IT;
+    double least = mix_seconds(m, rates, b), limit = least * NW_PINS_WORTH_IT;
     if (!b->pins_mixed || b->plan.read.next_pass == 0)
         return least;
     for (*share = SHARE_STEP; *share <= NW_SHARE_ALL; *share += SHARE_STEP) {
         nw_pins_place(m, b);
-        double seconds = pass_seconds(m, rates, b);
+        double seconds = mix_seconds(m, rates, b);
         if (seconds < limit && seconds < least) {
             least = seconds;
             best = *share;

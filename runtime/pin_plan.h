@@ -12,6 +12,9 @@
 
 #include "plan.h"
 
+/* A pass must be shorter by this for pins to stay packed: less may come by chance. */
+#define NW_PINS_WORTH_IT 0.98
+
 /* What decides about it. */
 typedef struct {
     double disk;    /* bytes a second */

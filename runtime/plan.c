@@ -528,7 +528,7 @@ static void choose_mix(const plan_inputs *in, uint64_t budget, nw_shape shape, n
         (void)choose_kv(in, budget, b);
         seconds[i] = nw_pins_mix(in->m, &rates, b);
     }
-    if (seconds[1] * 0.98 <= seconds[0])
+    if (seconds[1] * NW_PINS_WORTH_IT <= seconds[0])
         return;
     b->shape = shape;
     b->shape.pinning.packed_share = NW_SHARE_ALL;

@@ -195,6 +195,8 @@ static cJSON *stats_json(const nw_session *session)
     cJSON_AddNumberToObject(json, "budget_bytes", (double)stats.budget_bytes);
     cJSON_AddNumberToObject(json, "peak_rss_bytes", (double)stats.peak_rss_bytes);
     cJSON_AddNumberToObject(json, "bytes_read", (double)stats.bytes_read);
+    cJSON_AddNumberToObject(json, "probe_bytes", (double)stats.probe_bytes);
+    cJSON_AddNumberToObject(json, "disk_rate", stats.disk_rate);
     cJSON_AddNumberToObject(json, "seconds_load", stats.seconds_load);
     cJSON_AddNumberToObject(json, "seconds_encode", stats.seconds_encode);
     cJSON_AddNumberToObject(json, "seconds_first_token", stats.seconds_first_token);

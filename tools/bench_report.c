@@ -105,7 +105,7 @@ static summary summarize(const bench_report *r)
     for (size_t i = 0; i < r->count; i++)
         s.as_planned &= r->samples[i].bytes == r->plan.read.next_pass;
     s.reads = s.bytes.median + s.kv_bytes.median > 0;
-    if (s.reads && s.read_only.median > 0)
+    if (s.bytes.median > 0 && s.read_only.median > 0) /* K and V alone are too little for a rate */
         s.disk_rate = (s.bytes.median + s.kv_bytes.median) / s.read_only.median;
     if (s.memory_rate.median > 0)
         s.memory = s.memory_bytes / s.memory_rate.median;
@@ -146,7 +146,8 @@ static void print_limits(const bench_report *r, const summary *s)
     print_text("\nlimits\n");
     if (s->read_only.median > 0 && s->reads)
         print_text("  %-18s%11.3f ms at %.2f GB/s; %.1f %% of its rate reached\n", "reading alone",
-                   1e3 * s->read_only.median, s->disk_rate * 1e-9, 100 * s->fraction.median);
+                   1e3 * s->read_only.median, (s->bytes.median + s->kv_bytes.median) / s->read_only.median * 1e-9,
+                   100 * s->fraction.median);
     if (s->memory > 0)
         print_text("  %-18s%11.3f ms at %.1f GB/s; %.1f %% of its rate reached\n", "memory alone", 1e3 * s->memory,
                    s->memory_rate.median * 1e-9, 100 * s->memory / s->seconds.median);
