@@ -513,25 +513,20 @@ static bool choose_kv(const plan_inputs *in, uint64_t budget, nw_blueprint *b)
     return budget >= p->smallest;
 }
 
-/* A mix for a rate of the disk that was given. Where K and V are best depends on what pins hold: tried for both ends.
- */
+/* A mix for a rate of the disk that was given. Where K and V are best depends on what pins hold: it has been chosen for
+ * slim ones, and is tried for packed ones. */
 static void choose_mix(const plan_inputs *in, uint64_t budget, nw_shape shape, nw_blueprint *b)
 {
     const nw_pin_rates rates = {.disk = in->o->disk_rate, .restore = RESTORE_RATE_THREAD};
     if (in->o->disk_rate <= 0 || !b->pins_mixed)
         return;
-    double   seconds[2];
-    unsigned ends[] = {NW_SHARE_ALL, 0};
-    for (size_t i = 0; i < 2; i++) {
-        b->shape = shape;
-        b->shape.pinning.packed_share = ends[i];
-        (void)choose_kv(in, budget, b);
-        seconds[i] = nw_pins_mix(in->m, &rates, b);
-    }
-    if (seconds[1] * NW_PINS_WORTH_IT <= seconds[0])
-        return;
+    double with_slim = nw_pins_mix(in->m, &rates, b);
     b->shape = shape;
     b->shape.pinning.packed_share = NW_SHARE_ALL;
+    (void)choose_kv(in, budget, b);
+    if (nw_pins_mix(in->m, &rates, b) < with_slim * NW_PINS_WORTH_IT)
+        return;
+    b->shape = shape;
     (void)choose_kv(in, budget, b);
     (void)nw_pins_mix(in->m, &rates, b);
 }
