@@ -16,7 +16,7 @@
  * disk looks slow. */
 enum { PROBE_TILES = 48, PROBE_TILES_MIN = 24 };
 
-/* What the encoder pass has read. */
+/* What the encoder pass has read, at least: reads in flight are the next pass's. */
 static uint64_t encode_bytes(const nw_session *s)
 {
     uint64_t bytes = s->window.bytes_read - s->pin_choice.bytes;
@@ -121,7 +121,7 @@ static double disk_rate(nw_session *s)
     double rate = (double)encode_bytes(s) / seconds;
     if (waited > seconds * WAITED_MIN && !any)
         return rate;
-    double probed = probe(s, any);
+    double probed = probe(s, any); /* without one, `rate` is no more than a bound: it says nothing of a fast disk */
     return probed > rate ? probed : probed > 0 ? rate : 0;
 }
 
