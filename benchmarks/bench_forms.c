@@ -47,11 +47,11 @@ static void product(const bench *b, size_t form, size_t strip, float *y)
 {
     const unsigned char *w = b->w[form] + b->at[form][strip];
     if (form == PLAIN)
-        b->kernels->matmul[NW_BF16](y, b->rows, b->x, b->k, b->cols, w, b->k, b->rows, b->k);
+        b->kernels->matmul[NW_BF16](y, b->rows, b->x, b->k, b->cols, w, b->k, b->rows, b->k, NULL);
     else if (form == Q8 || form == Q4)
-        b->kernels->matmul_q[form == Q8 ? NW_Q8 : NW_Q4](y, b->rows, b->x, b->k, b->cols, w, b->k, b->rows, b->k);
+        b->kernels->matmul_q[form == Q8 ? NW_Q8 : NW_Q4](y, b->rows, b->x, b->k, b->cols, w, b->k, b->rows, b->k, NULL);
     else
-        b->kernels->matmul_slim(y, b->rows, b->x, b->k, b->cols, w, 0, b->rows, b->k);
+        b->kernels->matmul_slim(y, b->rows, b->x, b->k, b->cols, w, 0, b->rows, b->k, NULL);
 }
 
 static void *work(void *argument)

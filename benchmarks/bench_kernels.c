@@ -35,7 +35,7 @@ typedef struct {
     nw_dtype          dtype;
     size_t            k, threads;
     unsigned char    *w;
-    float            *x, *y, *matrix; /* y: one for each thread; matrix: f32 weights for sgemm */
+    float            *x, *y, *room, *matrix; /* y, room: one for each thread; matrix: f32 weights for sgemm */
     sgemm_fn          sgemm;
 } bench;
 
@@ -68,6 +68,12 @@ static float *share_y(const share *s)
     return s->b->y + s->thread * MATRIX_ROWS * COLS_MAX;
 }
 
+/* Of one thread, for as many columns as there are. */
+static size_t room_floats(const bench *b)
+{
+    return (nw_matmul_room(COLS_MAX, b->k) + 15) / 16 * 16;
+}
+
 /* Weights. */
 static double multiply(const share *s)
 {
@@ -76,7 +82,7 @@ static double multiply(const share *s)
     size_t       first = count * s->thread / b->threads, end = count * (s->thread + 1) / b->threads;
     for (size_t i = first; i < end; i++)
         b->kernels->matmul[b->dtype](share_y(s), rows, b->x, b->k, s->cols, b->w + i * strip * nw_dtype_bytes(b->dtype),
-                                     b->k, rows, b->k);
+                                     b->k, rows, b->k, b->room + s->thread * room_floats(b));
     return (double)((end - first) * strip);
 }
 
@@ -209,6 +215,7 @@ static void make(bench *b)
     b->w = nw_bench_map(WEIGHTS * size);
     b->x = nw_bench_map(COLS_MAX * b->k * sizeof(float));
     b->y = nw_bench_map(b->threads * MATRIX_ROWS * COLS_MAX * sizeof(float));
+    b->room = nw_bench_map(b->threads * room_floats(b) * sizeof(float));
     b->matrix = nw_bench_map(MATRIX_ROWS * b->k * sizeof(float));
     for (size_t i = 0; i < varied; i++) {
         state = state * 1664525u + 1013904223u;

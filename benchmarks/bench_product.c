@@ -18,8 +18,9 @@ typedef struct {
     const nw_kernels *kernels;
     const float      *w, *x;
     float            *y;
-    size_t            cols;
-    _Atomic size_t    next; /* strip */
+    float            *room; /* room_floats for each worker */
+    size_t            cols, room_floats;
+    _Atomic size_t    next, worker; /* strip, worker */
 } job;
 
 typedef void (*sgemm)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float *a, int lda,
@@ -28,14 +29,10 @@ typedef void (*sgemm)(int order, int trans_a, int trans_b, int m, int n, int k, 
 static void *work(void *user)
 {
     job   *j = user;
-    size_t strip;
-    while ((strip = atomic_fetch_add(&j->next, 1)) < ROWS / STRIP) {
-        for (size_t c = 0; c < j->cols; c += NW_COLS_MAX) {
-            size_t cols = j->cols - c < NW_COLS_MAX ? j->cols - c : NW_COLS_MAX;
-            j->kernels->matmul[NW_F32](j->y + c * ROWS + strip * STRIP, ROWS, j->x + c * K, K, cols,
-                                       j->w + strip * STRIP * K, K, STRIP, K);
-        }
-    }
+    size_t strip, worker = atomic_fetch_add(&j->worker, 1);
+    while ((strip = atomic_fetch_add(&j->next, 1)) < ROWS / STRIP)
+        j->kernels->matmul[NW_F32](j->y + strip * STRIP, ROWS, j->x, K, j->cols, j->w + strip * STRIP * K, K, STRIP, K,
+                                   j->room + worker * j->room_floats);
     return NULL;
 }
 
@@ -44,7 +41,7 @@ static double kernels_seconds(job *j, size_t threads)
     pthread_t thread[THREADS_MAX];
     size_t    started = 0;
     double    start = nw_bench_seconds();
-    j->next = 0;
+    j->next = j->worker = 0;
     while (started + 1 < threads && pthread_create(&thread[started], NULL, work, j) == 0)
         started++;
     work(j);
@@ -85,6 +82,8 @@ int main(int argc, char **argv)
     j.w = w;
     j.x = x;
     j.y = nw_bench_map(sizeof(float) * ROWS * j.cols);
+    j.room_floats = (nw_matmul_room(j.cols, K) + 15) / 16 * 16;
+    j.room = nw_bench_map(sizeof(float) * threads * j.room_floats + 1); /* there may be none */
     for (size_t i = 0; i < (size_t)ROWS * K; i++)
         w[i] = (float)(i % 103) * 0.01f - 0.5f;
     for (size_t i = 0; i < j.cols * K; i++)

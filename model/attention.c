@@ -11,18 +11,29 @@ static uint32_t bucket_of(const uint32_t *bucket, size_t distances, size_t dista
     return bucket[nw_min_size(distance, distances - 1)];
 }
 
-/* Encoder self-attention: every query sees every key of its input. One piece of work is one head of one block of 16
- * queries. */
+/* Encoder self-attention: every query sees every key of its input. Blocks are of 16 queries; one piece of work is some
+ * blocks of one head, so that its K and V, which lie far apart, are brought together once for all of them. */
+enum {
+    PIECES_EACH = 16, /* for each worker, or more */
+    BLOCKS_WORTH = 3  /* from so many blocks on it is faster */
+};
+
 typedef struct {
     nw_forward            *f;
     const float           *bias; /* [buckets, heads] */
     const nw_encode_input *inputs;
     size_t                 n;
+    size_t                 blocks_each; /* of a piece, or the last ones of a head */
 } encode_attention_job;
 
 static size_t query_blocks(const nw_encode_input *in)
 {
     return (nw_input_rows(in) + NW_COLS_MAX - 1) / NW_COLS_MAX;
+}
+
+static size_t head_pieces(const encode_attention_job *j, const nw_encode_input *in)
+{
+    return (query_blocks(in) + j->blocks_each - 1) / j->blocks_each;
 }
 
 /* The biases of 16 queries from `first` on, as the kernel takes them: the last key first, as only what lies between key
@@ -39,36 +50,54 @@ static void encode_attention_bias(const encode_attention_job *j, float *bias, si
     }
 }
 
+/* Rows [count, d] of one head, one behind the other. */
+static const float *gather(float *to, const float *from, size_t ld, size_t count, size_t d)
+{
+    for (size_t i = 0; i < count; i++)
+        memcpy(to + i * d, from + i * ld, d * sizeof *to);
+    return to;
+}
+
 static void encode_attention_piece(void *ctx, size_t i, size_t worker)
 {
     const encode_attention_job *j = ctx;
     nw_forward                 *f = j->f;
-    size_t                      inner = nw_config_inner(f->config), d = f->config->d_kv;
-    size_t                      head = i % f->config->head_count, block = i / f->config->head_count;
+    size_t                      heads = f->config->head_count, inner = nw_config_inner(f->config), d = f->config->d_kv;
     const nw_encode_input      *in = j->inputs;
     size_t                      start = 0; /* row of the input's first token */
-    for (; block >= query_blocks(in); in++) {
-        block -= query_blocks(in);
+    for (; i >= head_pieces(j, in) * heads; in++) {
+        i -= head_pieces(j, in) * heads;
         start += nw_input_rows(in);
     }
-    size_t keys = in->mask ? in->count : nw_input_rows(in), first = block * NW_COLS_MAX;
-    size_t queries = nw_min_size(NW_COLS_MAX, nw_input_rows(in) - first);
-    float *room = f->encode.scores + worker * nw_attention_floats(f);
-    float *bias = room + NW_COLS_MAX * (keys + d);
-    size_t at = (start + first) * inner + head * d, all = start * inner + head * d;
-
-    encode_attention_bias(j, bias, keys, first, head);
-    f->kernels->attend(f->encode.a + at, inner, f->encode.q + at, inner, queries, f->encode.k + all, inner,
-                       f->encode.v + all, inner, keys, d, bias, room);
+    size_t head = i / head_pieces(j, in), block = i % head_pieces(j, in) * j->blocks_each;
+    size_t end = nw_min_size(block + j->blocks_each, query_blocks(in));
+    size_t rows = nw_input_rows(in), keys = in->mask ? in->count : rows, all = start * inner + head * d, ld = inner;
+    const float *k = f->encode.k + all, *v = f->encode.v + all;
+    float       *scores = f->encode.scores + worker * nw_attention_floats(f);
+    float       *bias = scores + NW_COLS_MAX * (keys + d), *room = f->room + worker * f->room_floats;
+    if (end - block >= BLOCKS_WORTH && 2 * keys * d <= f->room_floats) {
+        k = gather(room, k, inner, keys, d);
+        v = gather(room + keys * d, v, inner, keys, d);
+        ld = d;
+    }
+    for (; block < end; block++) {
+        size_t first = block * NW_COLS_MAX, at = all + first * inner;
+        encode_attention_bias(j, bias, keys, first, head);
+        f->kernels->attend(f->encode.a + at, inner, f->encode.q + at, inner, nw_min_size(NW_COLS_MAX, rows - first), k,
+                           ld, v, ld, keys, d, bias, scores);
+    }
 }
 
 void nw_attend_encode(nw_forward *f, const nw_encode_input *inputs, size_t n, const float *bias)
 {
     encode_attention_job j = {.f = f, .bias = bias, .inputs = inputs, .n = n};
-    size_t               blocks = 0;
+    size_t               heads = f->config->head_count, blocks = 0, pieces = 0;
     for (size_t i = 0; i < n; i++)
         blocks += query_blocks(&inputs[i]);
-    f->team.run(f->team.user, NW_WORK_ATTENTION, encode_attention_piece, &j, blocks * f->config->head_count);
+    j.blocks_each = nw_max_size(1, blocks * heads / (f->team.thread_count * PIECES_EACH));
+    for (size_t i = 0; i < n; i++)
+        pieces += head_pieces(&j, &inputs[i]) * heads;
+    f->team.run(f->team.user, NW_WORK_ATTENTION, encode_attention_piece, &j, pieces);
 }
 
 /* ---- what a column sees ---- */
@@ -151,7 +180,7 @@ static void attend_rows(const head_at *h, kv_rows rows, bool values)
         if (values)
             k->mix(h->a, 0, h->scores + p, 0, 1, at, r.step * inner, r.count, d);
         else
-            k->matmul[NW_F32](h->scores + p, 0, h->q, 0, 1, at, r.step * inner, r.count, d);
+            k->matmul[NW_F32](h->scores + p, 0, h->q, 0, 1, at, r.step * inner, r.count, d, NULL);
         p += r.count;
     }
 }

@@ -14,28 +14,32 @@ enum {
 
 /* Columns of which a worker holds the products with a strip: more go through in turn, so that many prompts in one pass
  * need no buffer for all of them, and what they are multiplied from stays in the cache. */
-enum { OUT_COLUMNS = 256 };
+enum { OUT_COLUMNS = 512 };
 
-/* The most rows of one strip of any tensor that a pass multiplies. */
-static size_t strip_rows_max(const nw_forward *f)
+/* What a worker needs for `columns` columns and a strip of any tensor that a pass multiplies. */
+static void measure_strips(nw_forward *f, size_t columns)
 {
     size_t rows = 0;
+    f->room_floats = 0;
     for (uint32_t i = 0; i < f->tensors->count; i++) {
         const nw_tensor_need *n = &f->tensors->list[i];
         bool                  decoding = n->stack == NW_STACK_DECODER || i == f->tensors->head;
         if (n->vector || (n->role == NW_ROLE_EMBED && f->tensors->head != i) || (decoding && f->maxima.columns == 0))
             continue;
         rows = nw_max_size(rows, (size_t)nw_min_u64(nw_cut_make(n->rows, n->cols).strip_rows, n->rows));
+        f->room_floats = nw_max_size(f->room_floats, nw_matmul_room(columns, (size_t)n->cols));
     }
-    return rows;
+    f->out_floats = rows * columns;
 }
 
 void nw_products_layout(nw_forward *f, nw_arena *a)
 {
     const nw_maxima *m = &f->maxima;
     size_t           columns = f->config->decoder_blocks > 0 ? m->columns : 0;
-    f->out_floats = strip_rows_max(f) * nw_min_size(OUT_COLUMNS, nw_max_size(columns, m->encode_tokens));
+    measure_strips(f, nw_min_size(OUT_COLUMNS, nw_max_size(columns, m->encode_tokens)));
     f->out = nw_carve(a, m->threads * f->out_floats, sizeof(float), 64);
+    f->room_floats = (size_t)nw_round_up(f->room_floats, 16); /* each worker's at a multiple of 64 bytes */
+    f->room = nw_carve(a, m->threads * f->room_floats, sizeof(float), 64);
 }
 
 float *nw_kv_row(const nw_config *c, const nw_kv *kv, uint32_t block, bool values, size_t row)
@@ -86,16 +90,16 @@ static void join_strip(const nw_product *p, column_run run, float *out, size_t r
 }
 
 /* These columns times all rows of a strip. */
-static void multiply_rows(const nw_product *p, column_run run, const nw_rows *w, size_t rows, float *out)
+static void multiply_rows(const nw_product *p, column_run run, const nw_rows *w, size_t rows, float *out, float *room)
 {
     const nw_kernels *k = p->f->kernels;
     const float      *x = p->x + run.first * p->k;
     size_t            n = run.count;
     switch (w->form) {
-    case NW_ROWS_PLAIN: k->matmul[w->dtype](out, rows, x, p->k, n, w->data, p->k, rows, p->k); break;
-    case NW_ROWS_SLIM: k->matmul_slim(out, rows, x, p->k, n, w->data, 0, rows, p->k); break;
-    case NW_ROWS_Q8: k->matmul_q[NW_Q8](out, rows, x, p->k, n, w->data, p->k, rows, p->k); break;
-    case NW_ROWS_Q4: k->matmul_q[NW_Q4](out, rows, x, p->k, n, w->data, p->k, rows, p->k); break;
+    case NW_ROWS_PLAIN: k->matmul[w->dtype](out, rows, x, p->k, n, w->data, p->k, rows, p->k, room); break;
+    case NW_ROWS_SLIM: k->matmul_slim(out, rows, x, p->k, n, w->data, 0, rows, p->k, room); break;
+    case NW_ROWS_Q8: k->matmul_q[NW_Q8](out, rows, x, p->k, n, w->data, p->k, rows, p->k, room); break;
+    case NW_ROWS_Q4: k->matmul_q[NW_Q4](out, rows, x, p->k, n, w->data, p->k, rows, p->k, room); break;
     }
 }
 
@@ -114,7 +118,7 @@ static void product_strips(const nw_product *p, const nw_tile *t, size_t i, size
 {
     size_t  first = i * (size_t)t->strip_rows;
     size_t  rows = nw_min_size(count * (size_t)t->strip_rows, (size_t)t->rows - first);
-    float  *out = p->f->out + worker * p->f->out_floats;
+    float  *out = p->f->out + worker * p->f->out_floats, *room = p->f->room + worker * p->f->room_floats;
     nw_rows w = t->ready;
     NW_CHECK(rows * nw_min_size(p->columns, OUT_COLUMNS) <= p->f->out_floats);
     if (w.data != NULL)
@@ -123,7 +127,7 @@ static void product_strips(const nw_product *p, const nw_tile *t, size_t i, size
         return;
     for (column_run run = {0}; run.first < p->columns; run.first += run.count) {
         run.count = nw_min_size(OUT_COLUMNS, p->columns - run.first);
-        multiply_rows(p, run, &w, rows, out);
+        multiply_rows(p, run, &w, rows, out, room);
         join_strip(p, run, out, rows, (size_t)t->first + first);
     }
 }

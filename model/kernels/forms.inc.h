@@ -198,8 +198,9 @@ static const form_fn form_functions[FORM_COUNT][FORM_COLS] = {FORM_EACH(FORM_ENT
 
 /* ---- many columns ------------------------------------------------------------------------------------------------ */
 
-/* The next n weights of one row; in the last vector, zeros behind them. */
-LANES_INLINE void form_decode(form f, float *out, form_at *at, size_t n, const form_constants *constants)
+/* The next n weights of one row, each vector `apart` vectors behind the one before; in the last one, zeros behind them.
+ */
+LANES_INLINE void form_decode(form f, float *out, size_t apart, form_at *at, size_t n, const form_constants *constants)
 {
     for (size_t i = 0; i < n; i += 16 * form_vectors(f)) {
         v16 w[4];
@@ -208,9 +209,9 @@ LANES_INLINE void form_decode(form f, float *out, form_at *at, size_t n, const f
         for (size_t j = 0; j < form_vectors(f); j++) {
             size_t from = i + 16 * j;
             if (from + 16 <= n)
-                v16_store(out + from, w[j]);
+                v16_store(out + from * apart, w[j]);
             else if (from < n)
-                v16_store(out + from, v16_first(w[j], n - from));
+                v16_store(out + from * apart, v16_first(w[j], n - from));
         }
     }
 }
@@ -227,7 +228,7 @@ LANES_INLINE void form_widen_stretch(form f, void *source, size_t r, size_t i, s
     form_at   *at = &s->at[r % WIDE_ROWS];
     if (i == 0)
         *at = form_row(f, &s->t, r);
-    form_decode(f, out, at, n, &s->t.constants);
+    form_decode(f, out, TILE_ROWS, at, n, &s->t.constants);
 }
 
 #define FORM_DECODE(f)                                                                                                 \
@@ -260,7 +261,8 @@ static size_t form_multiply_sections(form f, float *y, const float *x, form_rows
 }
 
 /* All rows from t on, `rows` of them. */
-static void form_matmul(form f, float *y, size_t ldy, const float *x, size_t ldx, size_t cols, form_rows t, size_t rows)
+static void form_matmul(form f, float *y, size_t ldy, const float *x, size_t ldx, size_t cols, form_rows t, size_t rows,
+                        float *room)
 {
     NW_CHECK(cols >= 1);
     NW_CHECK(t.k >= 1);
@@ -276,6 +278,7 @@ static void form_matmul(form f, float *y, size_t ldy, const float *x, size_t ldx
                              .cols = cols,
                              .rows = rows,
                              .k = t.k,
+                             .room = room,
                              .decode = decode[f],
                              .source = &source});
         return;
@@ -336,10 +339,10 @@ LANES_INLINE void form_widen(form f, float *y, form_rows t, size_t rows)
     t.rows = rows;
     for (size_t r = 0; r < rows; r++, y += t.k) {
         form_at at = form_row(f, &t, r);
-        for (size_t i = 0; i < t.k; i += WIDE_STRETCH) {
-            float  out[WIDE_STRETCH];
-            size_t n = nw_min_size(WIDE_STRETCH, t.k - i);
-            form_decode(f, out, &at, n, &t.constants);
+        for (size_t i = 0; i < t.k; i += WIDE_NEAR_STRETCH) {
+            float  out[WIDE_NEAR_STRETCH];
+            size_t n = nw_min_size(WIDE_NEAR_STRETCH, t.k - i);
+            form_decode(f, out, 1, &at, n, &t.constants);
             memcpy(y + i, out, n * sizeof y[0]);
         }
     }
@@ -352,25 +355,25 @@ LANES_INLINE void form_widen(form f, float *y, form_rows t, size_t rows)
 #define FORMS_FUNCTION(name) FORMS_JOIN(name, FORMS_NAME)
 
 void FORMS_FUNCTION(nw_matmul_slim_)(float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *strip,
-                                     size_t first_row, size_t rows, size_t k)
+                                     size_t first_row, size_t rows, size_t k, float *room)
 {
     form_rows t = slim_rows(strip, first_row, rows);
     NW_CHECK(t.k == k);
-    form_matmul(nw_slim_width(strip) == 3 ? FORM_SLIM3 : FORM_SLIM4, y, ldy, x, ldx, cols, t, rows);
+    form_matmul(nw_slim_width(strip) == 3 ? FORM_SLIM3 : FORM_SLIM4, y, ldy, x, ldx, cols, t, rows, room);
 }
 
 void FORMS_FUNCTION(nw_matmul_q8_)(float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *w,
-                                   size_t ldw, size_t rows, size_t k)
+                                   size_t ldw, size_t rows, size_t k, float *room)
 {
     NW_CHECK(ldw >= k || rows <= 1);
-    form_matmul(FORM_Q8, y, ldy, x, ldx, cols, quant_rows(FORM_Q8, w, ldw, k), rows);
+    form_matmul(FORM_Q8, y, ldy, x, ldx, cols, quant_rows(FORM_Q8, w, ldw, k), rows, room);
 }
 
 void FORMS_FUNCTION(nw_matmul_q4_)(float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *w,
-                                   size_t ldw, size_t rows, size_t k)
+                                   size_t ldw, size_t rows, size_t k, float *room)
 {
     NW_CHECK(ldw >= k || rows <= 1);
-    form_matmul(FORM_Q4, y, ldy, x, ldx, cols, quant_rows(FORM_Q4, w, ldw, k), rows);
+    form_matmul(FORM_Q4, y, ldy, x, ldx, cols, quant_rows(FORM_Q4, w, ldw, k), rows, room);
 }
 
 void FORMS_FUNCTION(nw_widen_slim_)(float *y, const void *strip, size_t first_row, size_t rows)

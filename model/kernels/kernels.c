@@ -4,6 +4,7 @@
  * the system saves its registers on a task switch: the compiler's own test asks for both. Nothing here is built with
  * the flags of a variant, so this file runs anywhere. */
 #include "variants.h"
+#include "wide_cut.h"
 
 #include <string.h>
 
@@ -71,6 +72,12 @@ const nw_kernels *nw_kernels_named(const char *name)
             return variants[v].usable() ? variants[v].kernels : NULL;
     }
     return NULL;
+}
+
+size_t nw_matmul_room(size_t cols, size_t k)
+{
+    wide_cut cut = wide_cut_make(cols, k);
+    return cols <= WIDE_FEW ? 0 : wide_panel_floats(&cut, k) + wide_chain_floats(&cut, k);
 }
 
 const char *const *nw_kernels_names(void)

@@ -182,25 +182,29 @@ LANES_INLINE size_t multiply_sections(nw_dtype d, float *y, const float *x, cons
 /* Where wide() takes its weights from. */
 typedef struct {
     const unsigned char *w;
-    size_t               row_bytes;
-    bool                 gaps;
+    size_t               row_bytes, ahead;
 } wide_rows;
 
-/* Rows without gaps are fetched a whole block ahead, in the order of addresses. */
+/* Rows without gaps are fetched a whole panel ahead, in the order of addresses. */
 LANES_INLINE void wide_widen(nw_dtype d, void *source, size_t r, size_t i, size_t n, float *out)
 {
     const wide_rows     *t = source;
     const unsigned char *w = t->w + r * t->row_bytes + i * weight_bytes(d);
-    uintptr_t            ahead = (uintptr_t)t->w + (r / WIDE_ROWS + 1) * WIDE_ROWS * t->row_bytes +
-                      i * WIDE_ROWS * weight_bytes(d) + r % WIDE_ROWS * n * weight_bytes(d);
-    size_t j = 0;
-    for (; n - j >= 16; j += 16) {
-        if (!t->gaps && j * weight_bytes(d) % CACHE_LINE_BYTES == 0)
-            __builtin_prefetch((const void *)(ahead + j * weight_bytes(d)), 0, 2);
-        v16_store(out + j, load_weights(d, w + j * weight_bytes(d)));
+    uintptr_t            ahead = (uintptr_t)w + t->ahead;
+    size_t               j = 0;
+    for (; n - j >= 32; j += 32) {
+        LANES_UNROLL
+        for (size_t line = 0; line < 32 * weight_bytes(d); line += CACHE_LINE_BYTES)
+            __builtin_prefetch((const void *)(ahead + j * weight_bytes(d) + line), 0, 2);
+        v16_store(out + j * TILE_ROWS, load_weights(d, w + j * weight_bytes(d)));
+        v16_store(out + (j + 16) * TILE_ROWS, load_weights(d, w + (j + 16) * weight_bytes(d)));
+    }
+    if (n - j >= 16) {
+        v16_store(out + j * TILE_ROWS, load_weights(d, w + j * weight_bytes(d)));
+        j += 16;
     }
     if (j < n)
-        v16_store(out + j, part_weights(d, w + j * weight_bytes(d), n - j));
+        v16_store(out + j * TILE_ROWS, part_weights(d, w + j * weight_bytes(d), n - j));
 }
 
 #define WIDE_DECODE(d)                                                                                                 \
@@ -213,10 +217,12 @@ WIDE_DECODE(NW_BF16)
 WIDE_DECODE(NW_F16)
 
 static void matmul_wide(nw_dtype d, float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *w,
-                        size_t ldw, size_t rows, size_t k)
+                        size_t ldw, size_t rows, size_t k, float *room)
 {
     static const wide_decode decode[NW_DTYPE_COUNT] = {wide_widen_NW_F32, wide_widen_NW_BF16, wide_widen_NW_F16};
-    wide_rows                source = {.w = w, .row_bytes = ldw * weight_bytes(d), .gaps = ldw != k};
+    wide_rows                source = {.w = w, .row_bytes = ldw * weight_bytes(d)};
+    if (ldw == k)
+        source.ahead = wide_cut_make(cols, k).rows * source.row_bytes;
     wide(&(wide_product){.y = y,
                          .x = x,
                          .ldy = ldy,
@@ -224,18 +230,19 @@ static void matmul_wide(nw_dtype d, float *y, size_t ldy, const float *x, size_t
                          .cols = cols,
                          .rows = rows,
                          .k = k,
+                         .room = room,
                          .decode = decode[d],
                          .source = &source});
 }
 
 LANES_INLINE void matmul(nw_dtype d, float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *w,
-                         size_t ldw, size_t rows, size_t k)
+                         size_t ldw, size_t rows, size_t k, float *room)
 {
     NW_CHECK(cols >= 1);
     NW_CHECK(k >= 1);
     NW_CHECK(ldw >= k || rows <= 1);
     if (cols >= WIDE_FROM) {
-        matmul_wide(d, y, ldy, x, ldx, cols, w, ldw, rows, k);
+        matmul_wide(d, y, ldy, x, ldx, cols, w, ldw, rows, k, room);
         return;
     }
     size_t    step = cols == 1 ? TILE_ROWS_ONE : TILE_ROWS;
@@ -259,9 +266,9 @@ LANES_INLINE void matmul(nw_dtype d, float *y, size_t ldy, const float *x, size_
 
 #define MATMUL(name, d)                                                                                                \
     static void name(float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *w, size_t ldw,         \
-                     size_t rows, size_t k)                                                                            \
+                     size_t rows, size_t k, float *room)                                                               \
     {                                                                                                                  \
-        matmul(d, y, ldy, x, ldx, cols, w, ldw, rows, k);                                                              \
+        matmul(d, y, ldy, x, ldx, cols, w, ldw, rows, k, room);                                                        \
     }
 MATMUL(matmul_f32, NW_F32)
 MATMUL(matmul_bf16, NW_BF16)
@@ -430,7 +437,8 @@ static void softmax(float *x, size_t n)
 static const unsigned char tree_order[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
 
 /* Rows of K and V are far apart, each perhaps on a page of its own, and hardware does not foresee them: they are
- * fetched this many keys ahead. V is brought together for all queries, as many keys and columns at a time. */
+ * fetched this many keys ahead. V, if it is not together, is brought together for all queries, as many keys and columns
+ * at a time. */
 #define ATTEND_AHEAD ((size_t)12)
 #define ATTEND_KEYS ((size_t)32)
 #define ATTEND_WIDTH ((size_t)64)
@@ -524,15 +532,17 @@ static void attend_mix(float *out, size_t ldo, const float *p, size_t q_count, c
                        size_t j_count, size_t width)
 {
     float near[ATTEND_KEYS * ATTEND_WIDTH];
-    for (size_t j = 0; j < j_count; j++) {
+    for (size_t j = 0; j < j_count && ldv > width; j++) {
         attend_fetch(v + j * ldv, ldv, width);
-        memcpy(near + j * ATTEND_WIDTH, v + j * ldv, width * sizeof *v);
+        memcpy(near + j * width, v + j * ldv, width * sizeof *v);
     }
+    if (ldv > width)
+        v = near;
     size_t c = 0;
     for (; q_count - c >= MIX_QUERIES; c += MIX_QUERIES)
-        mix_rows(MIX_QUERIES, out + c * ldo, ldo, p + c, 1, 16, near, ATTEND_WIDTH, j_count, width);
+        mix_rows(MIX_QUERIES, out + c * ldo, ldo, p + c, 1, 16, v, width, j_count, width);
     for (; c < q_count; c++)
-        mix_rows(1, out + c * ldo, ldo, p + c, 1, 16, near, ATTEND_WIDTH, j_count, width);
+        mix_rows(1, out + c * ldo, ldo, p + c, 1, 16, v, width, j_count, width);
 }
 
 static void attend(float *out, size_t ldo, const float *q, size_t ldq, size_t q_count, const float *k, size_t ldk,

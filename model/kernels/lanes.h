@@ -27,9 +27,6 @@
  * NaNs: a NaN comes out where the portable header gives a NaN; its sign and payload are not promised.
  * Rounding is to nearest, and subnormals are kept (no flush to zero): the state every thread starts with.
  *
- * A header that defines LANES_SUM16 also has v16_sum16(a): the sums of a[0..15], as v16_sum4 makes them, in lanes
- * 0..15.
- *
  * Each header also fixes its register blocking, which changes no result:
  *
  *   TILE_ROWS_ONE, TILE_ROWS   rows of weights that one matmul tile takes, for one column and for more

@@ -13,7 +13,6 @@
 #define TILE_EACH(F, d) F(d, 1) F(d, 2) F(d, 3) F(d, 4) F(d, 5) F(d, 6)
 #define TILE_SUMS 24
 #define WIDE_FROM 64 /* fewer are faster with their weights widened in registers: 1.4 times for 16 */
-#define LANES_SUM16
 #define MIX_QUERIES 4
 #define MIX_VECTORS 4
 
@@ -152,29 +151,6 @@ LANES_INLINE void v16_sum4(float *out, v16 a, v16 b, v16 c, v16 d)
     s = _mm512_add_ps(s, _mm512_permute_ps(s, 0xb1));
     s = _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), s);
     _mm_storeu_ps(out, _mm512_castps512_ps128(s));
-}
-
-/* Each level makes one register of two: one half of each stays in its place and meets there the other half, which a
- * permute brings. */
-LANES_INLINE v16 v16_sum16(const v16 a[16])
-{
-    __m512i half8 = _mm512_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23);
-    __m512i half4 = _mm512_setr_epi32(4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27);
-    v16     b[8], c[4], d[2];
-    LANES_UNROLL
-    for (size_t i = 0; i < 8; i++) /* 8 lanes of i, then of i + 8 */
-        b[i] =
-            _mm512_add_ps(_mm512_mask_blend_ps(0xff00, a[i], a[i + 8]), _mm512_permutex2var_ps(a[i], half8, a[i + 8]));
-    LANES_UNROLL
-    for (size_t i = 0; i < 4; i++) /* 4 lanes of i, i + 4, i + 8, i + 12 */
-        c[i] =
-            _mm512_add_ps(_mm512_mask_blend_ps(0xf0f0, b[i], b[i + 4]), _mm512_permutex2var_ps(b[i], half4, b[i + 4]));
-    LANES_UNROLL
-    for (size_t i = 0; i < 2; i++) /* 2 lanes of i, i + 2, .. */
-        d[i] = _mm512_add_ps(_mm512_mask_blend_ps(0xcccc, c[i], c[i + 2]), _mm512_shuffle_ps(c[i], c[i + 2], 0x4e));
-    v16 low = _mm512_mask_blend_ps(0xaaaa, d[0], d[1]);
-    v16 high = _mm512_permute_ps(_mm512_mask_blend_ps(0xaaaa, d[1], d[0]), 0xb1);
-    return _mm512_add_ps(low, high);
 }
 
 #endif

@@ -16,11 +16,11 @@ extern const nw_kernels nw_kernels_neon;
 /* Entries for weights in other forms, from kernels_forms_<name>.c; model/kernels.h has their contracts. */
 #define FORMS_DECLARE(name)                                                                                            \
     void nw_matmul_slim_##name(float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *strip,       \
-                               size_t first_row, size_t rows, size_t k);                                               \
+                               size_t first_row, size_t rows, size_t k, float *room);                                  \
     void nw_matmul_q8_##name(float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *w, size_t ldw, \
-                             size_t rows, size_t k);                                                                   \
+                             size_t rows, size_t k, float *room);                                                      \
     void nw_matmul_q4_##name(float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *w, size_t ldw, \
-                             size_t rows, size_t k);                                                                   \
+                             size_t rows, size_t k, float *room);                                                      \
     void nw_widen_slim_##name(float *y, const void *strip, size_t first_row, size_t rows);                             \
     void nw_widen_q8_##name(float *y, const void *w, size_t n);                                                        \
     void nw_widen_q4_##name(float *y, const void *w, size_t n);

@@ -10,7 +10,7 @@
  * threads. Each variant is the same source (kernels.inc.h) over 16-lane primitives (lanes_*.h). The portable one is the
  * reference.
  *
- * Everything here is pure: no allocation, no I/O, no state; up to 70 KiB of stack. Sizes are elements, never bytes;
+ * Everything here is pure: no allocation, no I/O, no state; up to 20 KiB of stack. Sizes are elements, never bytes;
  * strides are elements too. Buffers of f32 are aligned to 4 bytes only; weights (`w`) may be at any address.
  */
 #ifndef NW_MODEL_KERNELS_H
@@ -31,9 +31,10 @@ typedef struct {
 
     /* y[c][r] = sum over i of w[r][i] * x[c][i]
      * Shapes   w [rows, k] of dtype d, row stride ldw; x [cols, k], stride ldx; y [cols, rows], stride ldy.
-     * y overlaps neither input. */
+     *          room [nw_matmul_room(cols, k)], for what comes in between; fastest at an address of 64 bytes.
+     * y and room overlap no input. */
     void (*matmul[NW_DTYPE_COUNT])(float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *w,
-                                   size_t ldw, size_t rows, size_t k);
+                                   size_t ldw, size_t rows, size_t k, float *room);
 
     /* out[q][d] = start[q][d] + sum over j = 0.. of p[q][j] * v[j][d], one chain of fused multiply-adds per element, j
      * ascending, starting from out's own value: attention continues a sum from page to page.
@@ -70,16 +71,16 @@ typedef struct {
 
     /* matmul over a slim strip (base/slim.h): the same bits as matmul[NW_BF16] over what nw_slim_decode gives, whatever
      * the weights are.
-     * Shapes   rows first_row .. first_row + rows - 1 of the strip, which has k columns; x and y as for matmul.
+     * Shapes   rows first_row .. first_row + rows - 1 of the strip, which has k columns; x, y, room as for matmul.
      * The strip, at any address, was checked by nw_slim_check or made by an encoder: nothing is checked here. Up to 64
      * bytes behind what is used are read, never beyond the strip. */
     void (*matmul_slim)(float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *strip,
-                        size_t first_row, size_t rows, size_t k);
+                        size_t first_row, size_t rows, size_t k, float *room);
 
     /* matmul over q8 and q4 blocks (base/quant.h): the same bits as matmul[NW_F32] over what nw_quant_decode gives.
      * Shapes   as for matmul, w [rows, k] in blocks, row stride ldw in weights; k and ldw are multiples of 32. */
     void (*matmul_q[NW_QUANT_COUNT])(float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *w,
-                                     size_t ldw, size_t rows, size_t k);
+                                     size_t ldw, size_t rows, size_t k, float *room);
 
     /* y [rows, k] = the exact f32 values of rows of a slim strip; y [n] = those of n quantised weights, n a multiple
      * of 32. What each needs besides is as for its product. */
@@ -100,6 +101,10 @@ typedef struct {
     /* max and sum of exp(x[i] - max), the sum by the 16 lanes: what a log-softmax needs. */
     void (*exp_sum)(const float *x, size_t n, float *ret_max, float *ret_sum);
 } nw_kernels;
+
+/* Floats that a product of so many columns with rows of k elements needs beside them: none for up to 16 columns, then
+ * up to 572 KiB (model/kernels/wide_cut.h). More columns never need less. */
+size_t nw_matmul_room(size_t cols, size_t k);
 
 /* The fastest table this CPU runs. */
 const nw_kernels *nw_kernels_best(void);

@@ -70,7 +70,7 @@ static float *product_run(const product *p, const nw_kernels *kernels, region yr
 {
     size_t count = spread(p->cols, p->ldy, p->rows);
     float *y = region_end(yr, count * sizeof y[0]);
-    kernels->matmul[p->d](y, p->ldy, p->x, p->ldx, p->cols, p->w, p->ldw, p->rows, p->k);
+    kernels->matmul[p->d](y, p->ldy, p->x, p->ldx, p->cols, p->w, p->ldw, p->rows, p->k, NULL);
     assert_guarded(yr, y, p->cols, p->ldy, p->rows);
     return y;
 }
@@ -144,9 +144,9 @@ static void test_matmul_long_rows(void **state)
         fill(x, 3 * k, TAME);
         for (size_t ldw = k; ldw <= k + 2; ldw += 2) {
             fill_weights(d, (unsigned char *)w, ROWS_MAX * ldw, TAME);
-            portable->matmul[d](y, ROWS_MAX, x, k, 3, w, ldw, ROWS_MAX, k);
+            portable->matmul[d](y, ROWS_MAX, x, k, 3, w, ldw, ROWS_MAX, k, NULL);
             for (size_t v = 0; v < variant_count; v++) {
-                variants[v]->matmul[d](z, ROWS_MAX, x, k, 3, w, ldw, ROWS_MAX, k);
+                variants[v]->matmul[d](z, ROWS_MAX, x, k, 3, w, ldw, ROWS_MAX, k, NULL);
                 assert_memory_equal(y, z, sizeof y);
             }
         }

@@ -30,7 +30,7 @@ static const float *random_floats(region r, size_t n, bool wild)
 static void one_query(const attention *a, size_t query, float *out)
 {
     float scores[KEYS_MAX];
-    portable->matmul[NW_F32](scores, 0, a->q + query * a->ldq, 0, 1, a->k, a->ldk, a->keys, a->d);
+    portable->matmul[NW_F32](scores, 0, a->q + query * a->ldq, 0, 1, a->k, a->ldk, a->keys, a->d, NULL);
     for (size_t j = 0; j < a->keys; j++)
         scores[j] += a->bias[a->keys - 1 - j + query];
     portable->softmax(scores, a->keys);

@@ -64,10 +64,10 @@ static const float *product_run(const product *p, const nw_kernels *kernels)
     size_t count = spread(p->cols, p->ldy, p->rows);
     float *y = region_end(region_z, count * sizeof y[0]);
     if (p->kind == SLIM) {
-        kernels->matmul_slim(y, p->ldy, p->x, p->ldx, p->cols, p->w, p->first, p->rows, p->k);
+        kernels->matmul_slim(y, p->ldy, p->x, p->ldx, p->cols, p->w, p->first, p->rows, p->k, NULL);
     } else {
         nw_quant q = p->kind == Q8 ? NW_Q8 : NW_Q4;
-        kernels->matmul_q[q](y, p->ldy, p->x, p->ldx, p->cols, p->w, p->ldw, p->rows, p->k);
+        kernels->matmul_q[q](y, p->ldy, p->x, p->ldx, p->cols, p->w, p->ldw, p->rows, p->k, NULL);
     }
     assert_guarded(region_z, y, p->cols, p->ldy, p->rows);
     return y;
@@ -137,7 +137,7 @@ static void check_slim(size_t all, size_t k, unsigned width, temper t)
     p.w = memcpy((uint8_t *)region_end(region_w, bytes + t), strip, bytes);
     random_columns(&p, t);
     float *y = region_end(region_y, spread(p.cols, p.ldy, p.rows) * sizeof y[0]);
-    portable->matmul[NW_BF16](y, p.ldy, p.x, p.ldx, p.cols, w + p.first * k, k, p.rows, k);
+    portable->matmul[NW_BF16](y, p.ldy, p.x, p.ldx, p.cols, w + p.first * k, k, p.rows, k, NULL);
     check_product(&p, y);
 
     portable->widen[NW_BF16](values, w + p.first * k, p.rows * k);
@@ -198,7 +198,7 @@ static size_t check_damaged(const uint8_t *strip, size_t bytes, size_t rows, siz
     random_columns(&p, ODD);
     float *y = region_end(region_y, spread(p.cols, p.ldy, p.rows) * sizeof y[0]);
     nw_slim_decode(decoded, bad, 0, rows);
-    portable->matmul[NW_BF16](y, p.ldy, p.x, p.ldx, p.cols, decoded, k, rows, k);
+    portable->matmul[NW_BF16](y, p.ldy, p.x, p.ldx, p.cols, decoded, k, rows, k, NULL);
     check_product(&p, y);
     return 1;
 }
@@ -242,7 +242,7 @@ static void check_quant(kind which, size_t rows, size_t k, bool hostile)
     p.w = memcpy(region_end(region_w, bytes), blocks, bytes);
     random_columns(&p, hostile ? ODD : TAME);
     float *y = region_end(region_y, spread(p.cols, p.ldy, p.rows) * sizeof y[0]);
-    portable->matmul[NW_F32](y, p.ldy, p.x, p.ldx, p.cols, values, p.ldw, p.rows, k);
+    portable->matmul[NW_F32](y, p.ldy, p.x, p.ldx, p.cols, values, p.ldw, p.rows, k, NULL);
     check_product(&p, y);
     if (p.ldw == k)
         check_widen(&p, values);

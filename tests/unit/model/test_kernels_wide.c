@@ -1,18 +1,18 @@
 /* Products of many columns, in every form of weights: for each variant that this CPU runs, each column has the bits
  * that the portable kernels give it alone, which test_kernels.c holds to the definition. */
-#define REGION_BYTES ((size_t)1 << 20)
+#define REGION_BYTES ((size_t)1 << 22)
 #include "kernel_bench.h"
 
 #include "base/quant.h"
 #include "base/slim.h"
 
-#define ROWS_MAX 21
-#define COLS_MAX 210
-#define K_MAX 1120
+#define ROWS_MAX 70
+#define COLS_MAX 300
+#define K_MAX 6400
 
 static float         x[COLS_MAX * K_MAX], values[ROWS_MAX * K_MAX], expected[COLS_MAX * ROWS_MAX];
 static unsigned char weights[ROWS_MAX * K_MAX * 4], stored[ROWS_MAX * K_MAX * 4];
-static region        region_w, region_x, region_y;
+static region        region_w, region_x, region_y, region_room;
 
 typedef struct {
     size_t               rows, cols, k, ldx, ldy;
@@ -24,14 +24,17 @@ typedef enum { F32, BF16, F16, SLIM, Q8, Q4, KINDS } kind;
 
 static void run(kind what, const nw_kernels *kernels, const product *p, float *y)
 {
+    size_t floats = nw_matmul_room(p->cols, p->k);
+    float *room = region_end(region_room, floats * sizeof(float));
     if (what <= F16)
         kernels->matmul[what == F32    ? NW_F32
                         : what == BF16 ? NW_BF16
-                                       : NW_F16](y, p->ldy, p->x, p->ldx, p->cols, p->w, p->k, p->rows, p->k);
+                                       : NW_F16](y, p->ldy, p->x, p->ldx, p->cols, p->w, p->k, p->rows, p->k, room);
     else if (what == SLIM)
-        kernels->matmul_slim(y, p->ldy, p->x, p->ldx, p->cols, p->w, 0, p->rows, p->k);
+        kernels->matmul_slim(y, p->ldy, p->x, p->ldx, p->cols, p->w, 0, p->rows, p->k, room);
     else
-        kernels->matmul_q[what == Q8 ? NW_Q8 : NW_Q4](y, p->ldy, p->x, p->ldx, p->cols, p->w, p->k, p->rows, p->k);
+        kernels->matmul_q[what == Q8 ? NW_Q8 : NW_Q4](y, p->ldy, p->x, p->ldx, p->cols, p->w, p->k, p->rows, p->k,
+                                                      room);
 }
 
 /* Random weights as they are stored, at the end of a region, and as f32 in `values`; how many bytes they take. */
@@ -67,7 +70,7 @@ static void check(kind what, size_t rows, size_t cols, size_t k)
         x[i] = (float)(int32_t)random_u32() * 0x1p-31f;
     p.x = memcpy(region_end(region_x, count * sizeof x[0]), x, count * sizeof x[0]);
     for (size_t c = 0; c < cols; c++)
-        portable->matmul[NW_F32](expected + c * rows, 0, x + c * p.ldx, 0, 1, values, k, rows, k);
+        portable->matmul[NW_F32](expected + c * rows, 0, x + c * p.ldx, 0, 1, values, k, rows, k, NULL);
     for (size_t v = 0; v < variant_count; v++) {
         float *y = region_end(region_y, spread(cols, p.ldy, rows) * sizeof y[0]);
         run(what, variants[v], &p, y);
@@ -79,18 +82,31 @@ static void check(kind what, size_t rows, size_t cols, size_t k)
     }
 }
 
-/* Around every number of columns and elements at which something ends: a tile, a stretch of 512, a block of 96. */
+/* Around every number at which something ends: rows of a tile and of a panel, columns of a tile and of a group,
+ * elements of a vector, a stretch, a panel of whole rows. Long rows by few columns, or it takes long. */
 static void test_many_columns(void **state)
 {
     (void)state;
-    static const size_t cols[] = {17, 63, 64, 65, 95, 96, 97, 101, 192, 203}, ks[] = {31, 64, 512, 513, 1024, 1100};
-    for (size_t round = 0; round < 5 * KINDS; round++) {
+    static const size_t rows[] = {1, 3, 4, 5, 25, 27, 28, 29, 32, 33, 64, 67};
+    static const size_t cols[] = {17, 63, 64, 65, 96, 101, 131, 132, 133, 265};
+    static const size_t short_ks[] = {31, 64, 512, 513, 1024}, long_ks[] = {1100, 2048, 4481, 5120, 5121, 6337};
+    for (size_t round = 0; round < 10 * KINDS; round++) {
         kind   what = (kind)(round % KINDS);
-        size_t k = ks[random_below(6)], rows = 1 + random_below(ROWS_MAX - 1);
+        bool   longer = round / KINDS % 2 == 1;
+        size_t k = longer ? long_ks[random_below(6)] : short_ks[random_below(5)];
         if (what >= Q8)
             k = (k + 31) / 32 * 32;
-        check(what, rows, cols[random_below(10)], k);
+        check(what, rows[random_below(12)], cols[longer ? random_below(4) : random_below(10)], k);
     }
+}
+
+/* The one shape that needs everything at once: more rows than a panel, more columns than a group, more elements than a
+ * whole row may have. */
+static void test_all_cuts(void **state)
+{
+    (void)state;
+    check(BF16, 37, 140, 5300);
+    check(SLIM, 35, 134, 5184);
 }
 
 /* Every number of columns, few rows: whatever groups of columns it makes. */
@@ -106,7 +122,8 @@ int main(void)
     random_state = 99;
     if (!find_variants(true))
         return 1;
-    region_w = region_new(), region_x = region_new(), region_y = region_new();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_many_columns), cmocka_unit_test(test_every_count)};
+    region_w = region_new(), region_x = region_new(), region_y = region_new(), region_room = region_new();
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_many_columns), cmocka_unit_test(test_all_cuts),
+                                       cmocka_unit_test(test_every_count)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
