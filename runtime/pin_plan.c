@@ -147,21 +147,32 @@ uint64_t nw_pass_bytes(const nw_plan *p)
     return p->read.next_pass + p->read.kv + p->read.kv_answers;
 }
 
+/* What K and V a pass will see is not known before it begins: where they may come from the disk, nothing is read ahead
+ * from the first attention on (window.c). */
+static bool waits_for_pass(const nw_model *m, const nw_shape *s, nw_step step)
+{
+    nw_role role = m->tensors.list[step.tensor].role;
+    return s->pinned == NW_PASS_DECODE && ((role == NW_ROLE_O && s->maxima.stream_self) ||
+                                           (role == NW_ROLE_CROSS_O && s->maxima.stream_cross));
+}
+
 static void count_reads(const nw_model *m, nw_blueprint *b)
 {
     nw_plan *p = &b->plan;
     uint64_t overlay = overlay_of(b);
     uint32_t ahead = 0;
+    bool     waits = false;
     p->read.first_pass = p->read.next_pass = p->read.refill = p->read.ahead = 0;
     for (size_t i = 0; i < b->pin_count; i++) {
         uint64_t bytes = nw_counted_bytes(m, m->steps[b->shape.pinned][i]);
         p->read.first_pass += bytes;
+        waits = waits || waits_for_pass(m, &b->shape, m->steps[b->shape.pinned][i]);
         if (b->pin_at[i] != NW_NOT_PINNED) {
             p->read.refill += b->pin_at[i] + place_bytes(m, &b->shape, i) > overlay ? bytes : 0;
             continue;
         }
         p->read.next_pass += bytes;
-        if (ahead++ < b->read_ahead)
+        if (!waits && ahead++ < b->read_ahead)
             p->read.ahead += bytes;
     }
     for (size_t i = 0; i < b->embed_count && p->embedding_resident; i++) {

@@ -146,6 +146,21 @@ static void test_subject(const subject *s)
     nw_model_close(model);
 }
 
+/* Budgets close to each other, from the smallest on: K and V are on the disk, and few tiles of the first blocks stay, or
+ * many, so that what is read ahead ends before the attention or not. */
+static void test_close_budgets(const subject *s)
+{
+    nw_error           err = {0};
+    nw_model          *model = NULL;
+    nw_plan            plan;
+    nw_session_options o = options(s, (uint64_t)1 << 40);
+    nw_code            rc = nw_model_open(&(nw_model_options){.path = s->dir}, &model, &err);
+    check(rc == NW_OK && nw_plan_make(model, &o, &plan, &err) == NW_OK, s, 0, err.msg, 0, 0);
+    nw_model_close(model);
+    for (uint64_t budget = plan.smallest; budget < plan.smallest + (3 << 19); budget += 28 << 10)
+        run_in_child(run_budget, s, budget);
+}
+
 /* ---- many prompts ---- */
 
 enum { GROUP_LANES = 8, GROUP_PROMPTS = 120 };
@@ -359,6 +374,7 @@ int main(void)
     }
     subject numbers = subject_of("numbers-t5", 12);
     test_subject(&numbers);
+    test_close_budgets(&numbers);
     test_groups(&numbers);
 
     temp_dir temp = temp_dir_make();
