@@ -12,31 +12,31 @@ enum {
     PIECES_EACH = 8   /* of a job for each worker, or more */
 };
 
-/* Columns of which a worker holds the products with a strip: more go through in turn, so that many prompts in one pass
- * need no buffer for all of them, and what they are multiplied from stays in the cache. */
-enum { OUT_COLUMNS = 512 };
+/* Of the products with a strip a worker holds those of so many columns, or as many as OUT_FLOATS hold. More go through
+ * in turn, so that many prompts in one pass need no buffer for all of them. */
+enum { OUT_COLUMNS = 256, OUT_FLOATS = 32768 };
 
 /* What a worker needs for `columns` columns and a strip of any tensor that a pass multiplies. */
 static void measure_strips(nw_forward *f, size_t columns)
 {
-    size_t rows = 0;
-    f->room_floats = 0;
+    f->out_floats = f->room_floats = 0;
     for (uint32_t i = 0; i < f->tensors->count; i++) {
         const nw_tensor_need *n = &f->tensors->list[i];
         bool                  decoding = n->stack == NW_STACK_DECODER || i == f->tensors->head;
         if (n->vector || (n->role == NW_ROLE_EMBED && f->tensors->head != i) || (decoding && f->maxima.columns == 0))
             continue;
-        rows = nw_max_size(rows, (size_t)nw_min_u64(nw_cut_make(n->rows, n->cols).strip_rows, n->rows));
+        size_t rows = (size_t)nw_min_u64(nw_cut_make(n->rows, n->cols).strip_rows, n->rows);
+        size_t held = nw_min_size(columns, nw_max_size(OUT_COLUMNS, OUT_FLOATS / rows));
+        f->out_floats = nw_max_size(f->out_floats, rows * held);
         f->room_floats = nw_max_size(f->room_floats, nw_matmul_room(columns, (size_t)n->cols));
     }
-    f->out_floats = rows * columns;
 }
 
 void nw_products_layout(nw_forward *f, nw_arena *a)
 {
     const nw_maxima *m = &f->maxima;
     size_t           columns = f->config->decoder_blocks > 0 ? m->columns : 0;
-    measure_strips(f, nw_min_size(OUT_COLUMNS, nw_max_size(columns, m->encode_tokens)));
+    measure_strips(f, nw_max_size(columns, m->encode_tokens));
     f->out = nw_carve(a, m->threads * f->out_floats, sizeof(float), 64);
     f->room_floats = (size_t)nw_round_up(f->room_floats, 16); /* each worker's at a multiple of 64 bytes */
     f->room = nw_carve(a, m->threads * f->room_floats, sizeof(float), 64);
@@ -110,7 +110,7 @@ static size_t strips_at_once(const nw_product *p, const nw_tile *t)
     size_t bytes = (size_t)(t->strip_rows * t->cols) * nw_dtype_bytes(t->ready.dtype);
     if (t->ready.data == NULL || t->ready.form != NW_ROWS_PLAIN || t->ready_stride != bytes)
         return 1;
-    return nw_max_size(1, p->f->out_floats / ((size_t)t->strip_rows * nw_min_size(p->columns, OUT_COLUMNS)));
+    return nw_max_size(1, p->f->out_floats / ((size_t)t->strip_rows * p->columns));
 }
 
 /* Strips [i, i + count) of a tile: one, or at most strips_at_once. */
@@ -120,13 +120,13 @@ static void product_strips(const nw_product *p, const nw_tile *t, size_t i, size
     size_t  rows = nw_min_size(count * (size_t)t->strip_rows, (size_t)t->rows - first);
     float  *out = p->f->out + worker * p->f->out_floats, *room = p->f->room + worker * p->f->room_floats;
     nw_rows w = t->ready;
-    NW_CHECK(rows * nw_min_size(p->columns, OUT_COLUMNS) <= p->f->out_floats);
+    NW_CHECK(rows <= p->f->out_floats);
     if (w.data != NULL)
         w.data = (const unsigned char *)w.data + i * t->ready_stride;
     else if (!p->f->weights.rows(p->f->weights.user, t, i, worker, &w))
         return;
     for (column_run run = {0}; run.first < p->columns; run.first += run.count) {
-        run.count = nw_min_size(OUT_COLUMNS, p->columns - run.first);
+        run.count = nw_min_size(p->f->out_floats / rows, p->columns - run.first);
         multiply_rows(p, run, &w, rows, out, room);
         join_strip(p, run, out, rows, (size_t)t->first + first);
     }

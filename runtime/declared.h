@@ -16,8 +16,8 @@
  */
 static inline uint64_t nw_declared_thread(void)
 {
-    const uint64_t seen = (uint64_t)64 << 10, pages = 3 * (uint64_t)sysconf(_SC_PAGESIZE);
-    return pages > seen ? pages : seen;
+    const uint64_t room = (uint64_t)128 << 10, pages = 3 * (uint64_t)sysconf(_SC_PAGESIZE);
+    return pages > room ? pages : room;
 }
 
 /* A budget below the program's own size cannot run anything, but its user should be told what would: room to look at
