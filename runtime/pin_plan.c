@@ -152,8 +152,8 @@ uint64_t nw_pass_bytes(const nw_plan *p)
 static bool waits_for_pass(const nw_model *m, const nw_shape *s, nw_step step)
 {
     nw_role role = m->tensors.list[step.tensor].role;
-    return s->pinned == NW_PASS_DECODE && ((role == NW_ROLE_O && s->maxima.stream_self) ||
-                                           (role == NW_ROLE_CROSS_O && s->maxima.stream_cross));
+    return s->pinned == NW_PASS_DECODE &&
+           ((role == NW_ROLE_O && s->maxima.stream_self) || (role == NW_ROLE_CROSS_O && s->maxima.stream_cross));
 }
 
 static void count_reads(const nw_model *m, nw_blueprint *b)

@@ -146,8 +146,8 @@ static void test_subject(const subject *s)
     nw_model_close(model);
 }
 
-/* Budgets close to each other, from the smallest on: K and V are on the disk, and few tiles of the first blocks stay, or
- * many, so that what is read ahead ends before the attention or not. */
+/* Budgets close to each other, from the smallest on: K and V are on the disk, and few tiles of the first blocks stay,
+ * or many, so that what is read ahead ends before the attention or not. */
 static void test_close_budgets(const subject *s)
 {
     nw_error           err = {0};
