@@ -198,12 +198,16 @@ static const form_fn form_functions[FORM_COUNT][FORM_COLS] = {FORM_EACH(FORM_ENT
 
 /* ---- many columns ------------------------------------------------------------------------------------------------ */
 
-/* The next n weights of one row, each vector `apart` vectors behind the one before; in the last one, zeros behind them.
+/* The next n weights of one row, fetched some way ahead, each vector `apart` vectors behind the one before; in the last
+ * one, zeros behind them.
  */
 LANES_INLINE void form_decode(form f, float *out, size_t apart, form_at *at, size_t n, const form_constants *constants)
 {
     for (size_t i = 0; i < n; i += 16 * form_vectors(f)) {
         v16 w[4];
+        form_fetch((uintptr_t)at->raw + FORM_NEAR_BYTES, form_raw_bytes(f), true);
+        if (form_code_bytes(f) > 0)
+            form_fetch((uintptr_t)at->codes + FORM_NEAR_BYTES * form_code_bytes(f) / 64, form_code_bytes(f), true);
         form_group(f, w, at, constants);
         LANES_UNROLL
         for (size_t j = 0; j < form_vectors(f); j++) {
