@@ -50,12 +50,18 @@ static void encode_attention_bias(const encode_attention_job *j, float *bias, si
     }
 }
 
-/* Rows [count, d] of one head, one behind the other. */
-static const float *gather(float *to, const float *from, size_t ld, size_t count, size_t d)
+/* K or V of one head: rows that are `ld` apart. */
+typedef struct {
+    const float *first;
+    size_t       ld;
+} head_rows;
+
+/* The same rows [count, d], one behind the other. */
+static head_rows gather(float *to, head_rows from, size_t count, size_t d)
 {
     for (size_t i = 0; i < count; i++)
-        memcpy(to + i * d, from + i * ld, d * sizeof *to);
-    return to;
+        memcpy(to + i * d, from.first + i * from.ld, d * sizeof *to);
+    return (head_rows){to, d};
 }
 
 static void encode_attention_piece(void *ctx, size_t i, size_t worker)
@@ -71,20 +77,19 @@ static void encode_attention_piece(void *ctx, size_t i, size_t worker)
     }
     size_t head = i / head_pieces(j, in), block = i % head_pieces(j, in) * j->blocks_each;
     size_t end = nw_min_size(block + j->blocks_each, query_blocks(in));
-    size_t rows = nw_input_rows(in), keys = in->mask ? in->count : rows, all = start * inner + head * d, ld = inner;
-    const float *k = f->encode.k + all, *v = f->encode.v + all;
+    size_t       rows = nw_input_rows(in), keys = in->mask ? in->count : rows, all = start * inner + head * d;
+    head_rows    k = {f->encode.k + all, inner}, v = {f->encode.v + all, inner};
     float       *scores = f->encode.scores + worker * nw_attention_floats(f);
     float       *bias = scores + NW_COLS_MAX * (keys + d), *room = f->room + worker * f->room_floats;
-    if (end - block >= BLOCKS_WORTH && 2 * keys * d <= f->room_floats) {
-        k = gather(room, k, inner, keys, d);
-        v = gather(room + keys * d, v, inner, keys, d);
-        ld = d;
-    }
+    if (end - block >= BLOCKS_WORTH && keys * d <= f->room_floats)
+        k = gather(room, k, keys, d);
+    if (end - block >= BLOCKS_WORTH && 2 * keys * d <= f->room_floats)
+        v = gather(room + keys * d, v, keys, d);
     for (; block < end; block++) {
         size_t first = block * NW_COLS_MAX, at = all + first * inner;
         encode_attention_bias(j, bias, keys, first, head);
-        f->kernels->attend(f->encode.a + at, inner, f->encode.q + at, inner, nw_min_size(NW_COLS_MAX, rows - first), k,
-                           ld, v, ld, keys, d, bias, scores);
+        f->kernels->attend(f->encode.a + at, inner, f->encode.q + at, inner, nw_min_size(NW_COLS_MAX, rows - first),
+                           k.first, k.ld, v.first, v.ld, keys, d, bias, scores);
     }
 }
 

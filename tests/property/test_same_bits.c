@@ -69,6 +69,19 @@ static void test_mixed(const char *name, uint64_t seed, unsigned cases, bool ran
     printf("%s, mixed: %zu prompts\n", name, s.prompt_count);
 }
 
+/* Long prompts, whose heads one thread attends to in pieces of many queries, with K and V brought together, and several
+ * threads in smaller ones. */
+static void test_long_prompts(const char *dir)
+{
+    static const size_t lengths[] = {300, 130};
+    subject             s = subject_make("many tiles, long prompts", dir, lengths, 2, MANY_TILES_VOCAB, 3);
+    answers             want;
+    variation           reference = usual();
+    if (run(&s, &reference, &want))
+        vary_threads_and_lanes(&s, &want);
+    printf("%s: %zu prompts\n", s.name, s.prompt_count);
+}
+
 int main(int argc, char **argv)
 {
     static const char *const goldens[] = {"t5-v1.1", "t5-v1.0-tied",  "umt5",         "flan-bf16-shards",
@@ -93,6 +106,8 @@ int main(int argc, char **argv)
         subject s =
             subject_make(tied ? "many tiles, tied" : "many tiles", dir.text, lengths_many, 4, MANY_TILES_VOCAB, 3);
         test_subject(&s, seed, cases != 0 ? cases : RANDOM_CASES_MANY, random_only);
+        if (tied == 0)
+            test_long_prompts(dir.text);
     }
     temp_dir_remove(&temp);
     printf("%u runs, %u failed\n", runs, failures);
