@@ -125,8 +125,10 @@ static void product_strips(const nw_product *p, const nw_tile *t, size_t i, size
         w.data = (const unsigned char *)w.data + i * t->ready_stride;
     else if (!p->f->weights.rows(p->f->weights.user, t, i, worker, &w))
         return;
-    for (column_run run = {0}; run.first < p->columns; run.first += run.count) {
-        run.count = nw_min_size(p->f->out_floats / rows, p->columns - run.first);
+    size_t most = p->f->out_floats / rows, runs = (p->columns + most - 1) / most;
+    for (column_run run = {0}; runs > 0; run.first += run.count, runs--) {
+        run.count = (p->columns - run.first + runs - 1) / runs;
+        NW_CHECK(nw_matmul_room(run.count, p->k) <= p->f->room_floats);
         multiply_rows(p, run, &w, rows, out, room);
         join_strip(p, run, out, rows, (size_t)t->first + first);
     }

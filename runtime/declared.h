@@ -12,8 +12,8 @@
 /* Program, libc, libstdc++, sentencepiece, yajl, liburing, malloc's own: 6 to 8 MiB seen after warming up. */
 #define NW_DECLARED_PROCESS ((uint64_t)10 << 20)
 
-/* Stack and thread control block of one worker: 20 to 40 KiB seen; in up to three pages, which may be larger than that.
- */
+/* Stack and thread control block of one worker: 20 to 40 KiB seen, three times that for what was not; in up to three
+ * pages, which may be larger. */
 static inline uint64_t nw_declared_thread(void)
 {
     const uint64_t room = (uint64_t)128 << 10, pages = 3 * (uint64_t)sysconf(_SC_PAGESIZE);

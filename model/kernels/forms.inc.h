@@ -220,13 +220,13 @@ LANES_INLINE void form_decode(form f, float *out, size_t apart, form_at *at, siz
     }
 }
 
-/* Where wide() takes its weights from: the rows from t on, and how far it has come in each of a block. */
+/* Where wide() takes its weights from: the rows from t on, and how far it has come in each row of a panel. */
 typedef struct {
     form_rows t;
     form_at   at[WIDE_ROWS];
 } form_wide;
 
-LANES_INLINE void form_widen_stretch(form f, void *source, size_t r, size_t i, size_t n, float *out)
+LANES_INLINE void form_widen_part(form f, void *source, size_t r, size_t i, size_t n, float *out)
 {
     form_wide *s = source;
     form_at   *at = &s->at[r % WIDE_ROWS];
@@ -238,7 +238,7 @@ LANES_INLINE void form_widen_stretch(form f, void *source, size_t r, size_t i, s
 #define FORM_DECODE(f)                                                                                                 \
     static void form_widen_##f(void *source, size_t r, size_t i, size_t n, float *out)                                 \
     {                                                                                                                  \
-        form_widen_stretch(f, source, r, i, n, out);                                                                   \
+        form_widen_part(f, source, r, i, n, out);                                                                      \
     }
 FORM_DECODE(FORM_SLIM3)
 FORM_DECODE(FORM_SLIM4)
@@ -337,15 +337,17 @@ static form_rows quant_rows(form f, const void *w, size_t ldw, size_t k)
     };
 }
 
+#define FORM_WIDEN ((size_t)512) /* weights at a time: a multiple of every group */
+
 /* The f32 values of the rows from t on. */
 LANES_INLINE void form_widen(form f, float *y, form_rows t, size_t rows)
 {
     t.rows = rows;
     for (size_t r = 0; r < rows; r++, y += t.k) {
         form_at at = form_row(f, &t, r);
-        for (size_t i = 0; i < t.k; i += WIDE_NEAR_STRETCH) {
-            float  out[WIDE_NEAR_STRETCH];
-            size_t n = nw_min_size(WIDE_NEAR_STRETCH, t.k - i);
+        for (size_t i = 0; i < t.k; i += FORM_WIDEN) {
+            float  out[FORM_WIDEN];
+            size_t n = nw_min_size(FORM_WIDEN, t.k - i);
             form_decode(f, out, 1, &at, n, &t.constants);
             memcpy(y + i, out, n * sizeof y[0]);
         }

@@ -74,6 +74,8 @@ const nw_kernels *nw_kernels_named(const char *name)
     return NULL;
 }
 
+_Static_assert(NW_COLS_MAX <= WIDE_FEW, "callers with up to NW_COLS_MAX columns give no room");
+
 size_t nw_matmul_room(size_t cols, size_t k)
 {
     wide_cut cut = wide_cut_make(cols, k);

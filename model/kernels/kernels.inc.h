@@ -5,9 +5,10 @@
  * compiler is free to choose (unrolling, order of independent chains, registers) changes no bit: each element's chain
  * is written out here.
  *
- * The matrix product is tiles of TILE_ROWS rows by up to TILE_COLS columns, all of k at once, sums in registers.
- * Several rows hide the latency of the chains, several columns share one decoding of the weights. Rows that are missing
- * in the last tile are computed as copies of its first and dropped; that costs less than a second set of tiles. */
+ * The matrix product of fewer than WIDE_FROM columns (of more: wide.inc.h) is tiles of TILE_ROWS rows by up to
+ * TILE_COLS columns, all of k at once, sums in registers. Several rows hide the latency of the chains, several columns
+ * share one decoding of the weights. Rows that are missing in the last tile are computed as copies of its first and
+ * dropped; that costs less than a second set of tiles. */
 #include "lanes.h"
 #include "wide.inc.h"
 
@@ -182,10 +183,10 @@ LANES_INLINE size_t multiply_sections(nw_dtype d, float *y, const float *x, cons
 /* Where wide() takes its weights from. */
 typedef struct {
     const unsigned char *w;
-    size_t               row_bytes, ahead;
+    size_t               row_bytes, ahead; /* ahead: bytes; 0: rows have gaps, and nothing is fetched */
 } wide_rows;
 
-/* Rows without gaps are fetched a whole panel ahead, in the order of addresses. */
+/* Weights are fetched as many rows ahead as a panel has at most, if rows have no gaps between them. */
 LANES_INLINE void wide_widen(nw_dtype d, void *source, size_t r, size_t i, size_t n, float *out)
 {
     const wide_rows     *t = source;

@@ -15,11 +15,13 @@
 #define WIDE_TILE_CHAINS ((size_t)TILE_ROWS * TILE_COLS * 16) /* floats */
 
 _Static_assert(WIDE_ROWS_STEP % TILE_ROWS == 0 && TILE_COLS <= WIDE_TILE_COLS && WIDE_FEW_COLS % TILE_COLS == 0 &&
-                   WIDE_NEAR_COLS % TILE_COLS == 0 && WIDE_COLS % TILE_COLS == 0,
+                   WIDE_NEAR_COLS % TILE_COLS == 0 && WIDE_COLS % TILE_COLS == 0 && WIDE_FEW_COLS >= WIDE_FEW &&
+                   WIDE_NEAR_ROWS <= WIDE_ROWS,
                "wide_cut.h does not fit the tiles");
 
-/* The f32 values of weights [i, i + n) of row r, each 16 of them TILE_ROWS vectors behind the 16 before, and zeros
- * behind the last to a multiple of 16. A row is asked for in order; i = 0 begins again. */
+/* The f32 values of weights [i, i + n) of row r, laid out as wide_values says, and zeros behind the last to a multiple
+ * of
+ * 16. A row is asked for in order; i = 0 begins again. */
 typedef void (*wide_decode)(void *source, size_t r, size_t i, size_t n, float *out);
 
 typedef struct {
@@ -52,16 +54,17 @@ typedef struct {
     size_t    row, rows, i, n, col, cols;
     wide_runs groups;    /* of columns */
     wide_runs stretches; /* of WIDE_STEP elements */
-    bool      fetch;     /* x before it is used */
-    float    *values;    /* the panel: for each tile of rows, its vectors */
-    float    *chains;    /* of each tile of rows, of one group after the other, or all in one place: WIDE_TILE_CHAINS */
+    bool      fetch;     /* x, before it is used */
+    float    *values;    /* the panel */
+    float    *chains;    /* WIDE_TILE_CHAINS for each tile of rows, and for which columns wide_chain_floats says */
 } wide_part;
 
 /* One link of the chains of a tile: n elements, the first ones or the last or both or neither. */
 typedef struct {
     float       *chains;
-    const float *w, *x, *ahead; /* ahead: n elements of x to be fetched, or NULL */
-    float       *y;             /* where the sums go after the last link */
+    const float *w, *x;
+    const float *ahead; /* elements of x to be fetched, as many as n, perhaps past its end; NULL: none */
+    float       *y;     /* where the sums go after the last link */
     size_t       ldx, ldy, n;
     bool         first, last;
 } wide_link;
@@ -69,12 +72,13 @@ typedef struct {
 /* All whole vectors. Returns how many elements those are. */
 LANES_INLINE size_t wide_steps(size_t rows, size_t cols, v16 sum[TILE_SUMS], const wide_link *l, bool fetch)
 {
-    const float *w = l->w, *x = l->x, *ahead = l->ahead;
+    const float *w = l->w, *x = l->x;
+    uintptr_t    ahead = (uintptr_t)l->ahead; /* no pointer: prefetching never faults, whatever is there */
     size_t       i = 0, n = l->n, ldx = l->ldx;
     for (; n - i >= 16; i += 16, w += 16 * TILE_ROWS) {
         v16 weights[TILE_ROWS];
         if (fetch)
-            __builtin_prefetch(ahead + i, 0, 2);
+            __builtin_prefetch((const void *)(ahead + i * sizeof *x), 0, 2);
         LANES_UNROLL
         for (size_t r = 0; r < rows; r++)
             weights[r] = v16_load(w + r * 16);
@@ -138,14 +142,16 @@ typedef void (*wide_fn)(const wide_link *l);
 WIDE_EACH(WIDE_FUNCTION)
 static const wide_fn wide_functions[TILE_ROWS][TILE_COLS] = {WIDE_EACH(WIDE_ENTRY)};
 
-/* Where row r of a panel begins. Rows of a tile lie vector beside vector: 16 elements of each, then the next 16. */
+/* Row r of a panel: its first 16 elements; each next 16 lie TILE_ROWS vectors on, behind those of the tile's other
+ * rows.
+ */
 static float *wide_values(const wide_part *t, size_t r)
 {
     size_t vectors = (t->n + 15) / 16;
     return t->values + (r / TILE_ROWS * vectors * TILE_ROWS + r % TILE_ROWS) * 16;
 }
 
-/* Columns of x that come next, from their first elements that are needed on; or none. */
+/* The columns of x that are multiplied next, from the element on where that begins; or none. */
 typedef struct {
     const float *x;
     size_t       count;
@@ -171,8 +177,7 @@ static void wide_stretch(const wide_product *p, const wide_part *t, size_t c, si
     }
 }
 
-/* One panel by all columns of the part. Chains of different groups share one place if no panel of these rows follows.
- */
+/* One panel by all columns of the part. */
 static void wide_panel(const wide_product *p, const wide_part *t)
 {
     size_t group_chains = t->n < p->k ? (t->rows + TILE_ROWS - 1) / TILE_ROWS * WIDE_TILE_CHAINS : 0;
@@ -192,14 +197,17 @@ static void wide_panel(const wide_product *p, const wide_part *t)
 
 static void wide(const wide_product *p)
 {
-    _Alignas(64) float few[WIDE_ROWS_STEP * (WIDE_NEAR_STRETCH + 16 * WIDE_FEW_COLS)];
+    _Alignas(64) float few[WIDE_FEW_FLOATS];
     wide_cut           cut = wide_cut_make(p->cols, p->k);
     wide_runs          blocks = wide_runs_make((p->rows + TILE_ROWS - 1) / TILE_ROWS, cut.rows / TILE_ROWS);
     wide_runs panels = wide_runs_make((p->k + WIDE_STEP - 1) / WIDE_STEP, (cut.panel + WIDE_STEP - 1) / WIDE_STEP);
+    wide_runs          columns = wide_runs_make(p->cols, cut.cols);
     wide_part t = {.values = p->cols <= WIDE_FEW ? few : p->room, .fetch = cut.far};
+    NW_CHECK(t.values != NULL);
     t.chains = t.values + wide_panel_floats(&cut, p->k);
-    for (t.col = 0; t.col < p->cols; t.col += t.cols) {
-        t.cols = nw_min_size(cut.cols, p->cols - t.col);
+    for (size_t c = 0; c < columns.count; c++) {
+        t.col = wide_begin(&columns, c);
+        t.cols = wide_begin(&columns, c + 1) - t.col;
         t.groups = wide_runs_make(t.cols, TILE_COLS);
         for (size_t b = 0; b < blocks.count; b++) {
             t.row = wide_begin(&blocks, b) * TILE_ROWS;

@@ -25,15 +25,16 @@
 #define WIDE_TILE_COLS ((size_t)6) /* the largest TILE_COLS; numbers of columns below are multiples of every one */
 
 #define WIDE_FEW ((size_t)16) /* up to so many columns there are WIDE_ROWS_STEP rows, or x is crowded out */
-#define WIDE_FEW_COLS ((size_t)18)
+#define WIDE_FEW_COLS ((size_t)18) /* WIDE_FEW, up to a multiple of every TILE_COLS */
 #define WIDE_NEAR_COLS ((size_t)96)
 #define WIDE_NEAR_INPUTS ((size_t)1 << 18)
 #define WIDE_NEAR_ROWS ((size_t)8)
 #define WIDE_NEAR_STRETCH ((size_t)512)
+#define WIDE_FEW_FLOATS (WIDE_ROWS_STEP * (WIDE_NEAR_STRETCH + 16 * WIDE_FEW_COLS)) /* panel and chains of few */
 
 #define WIDE_ROWS ((size_t)32)
 #define WIDE_STRETCH ((size_t)1024)
-#define WIDE_WHOLE ((size_t)5120)     /* the longest rows of which a panel has all elements, of 28 rows then */
+#define WIDE_WHOLE ((size_t)5120)     /* longer rows are cut into panels; of rows this long a panel has 28 */
 #define WIDE_VALUES (28 * WIDE_WHOLE) /* floats: 560 KiB */
 #define WIDE_COLS ((size_t)132)       /* of longer rows: their chains take 264 KiB */
 
@@ -55,8 +56,8 @@ static inline wide_cut wide_cut_make(size_t cols, size_t k)
     return (wide_cut){nw_min_size(rows, WIDE_ROWS), cols, k, WIDE_STRETCH, true};
 }
 
-/* Floats of a panel, and of the chains of its rows: of all columns at once, or of one group of TILE_COLS if no panel of
- * the same rows follows. */
+/* Floats of a panel; and of the chains of its rows: of one group of TILE_COLS if the panel has whole rows, so that each
+ * group ends before the next begins; else of all columns at once, as they wait for the next panel. */
 static inline size_t wide_panel_floats(const wide_cut *cut, size_t k)
 {
     return cut->rows * (size_t)nw_round_up(nw_min_size(cut->panel, k), 16);

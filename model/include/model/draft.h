@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 enum {
-    NW_DRAFT_MAX = 15,  /* tokens: with the one before them, what one call of matmul takes */
+    NW_DRAFT_MAX = 15,  /* tokens: NW_COLS_MAX columns with the one before them */
     NW_DRAFT_MATCH = 4, /* ids that a match is looked at for: beyond, longer ones are no better a sign */
 };
 

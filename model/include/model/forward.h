@@ -158,7 +158,7 @@ struct nw_forward {
     /* [threads, out_floats] a strip's products [some columns, strip rows], before they are joined to the output. */
     float    *out;
     size_t    out_floats;
-    float    *room; /* [threads, room_floats] for what a strip's product needs beside it */
+    float    *room; /* [threads, room_floats] for nw_matmul_room; in encoder attention, for K and V of a head */
     size_t    room_floats;
     uint32_t *bucket_encoder, *bucket_decoder; /* [bucket_distances] bucket of a distance */
     size_t    bucket_distances;                /* distances that have an entry; beyond, the last one holds */

@@ -31,8 +31,9 @@ typedef struct {
 
     /* y[c][r] = sum over i of w[r][i] * x[c][i]
      * Shapes   w [rows, k] of dtype d, row stride ldw; x [cols, k], stride ldx; y [cols, rows], stride ldy.
-     *          room [nw_matmul_room(cols, k)], for what comes in between; fastest at an address of 64 bytes.
-     * y and room overlap no input. */
+     *          room [nw_matmul_room(cols, k)] for what comes in between, NULL if that is 0; fastest at a multiple of
+     *          64 bytes.
+     * y and room overlap neither each other nor an input. */
     void (*matmul[NW_DTYPE_COUNT])(float *y, size_t ldy, const float *x, size_t ldx, size_t cols, const void *w,
                                    size_t ldw, size_t rows, size_t k, float *room);
 

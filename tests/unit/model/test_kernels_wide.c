@@ -1,6 +1,6 @@
 /* Products of many columns, in every form of weights: for each variant that this CPU runs, each column has the bits
  * that the portable kernels give it alone, which test_kernels.c holds to the definition. */
-#define REGION_BYTES ((size_t)1 << 22)
+#define REGION_BYTES ((size_t)3 << 20)
 #include "kernel_bench.h"
 
 #include "base/quant.h"
@@ -26,6 +26,7 @@ static void run(kind what, const nw_kernels *kernels, const product *p, float *y
 {
     size_t floats = nw_matmul_room(p->cols, p->k);
     float *room = region_end(region_room, floats * sizeof(float));
+    memset(room, 0xff, floats * sizeof(float)); /* NaN: what is read was written */
     if (what <= F16)
         kernels->matmul[what == F32    ? NW_F32
                         : what == BF16 ? NW_BF16
@@ -35,6 +36,7 @@ static void run(kind what, const nw_kernels *kernels, const product *p, float *y
     else
         kernels->matmul_q[what == Q8 ? NW_Q8 : NW_Q4](y, p->ldy, p->x, p->ldx, p->cols, p->w, p->k, p->rows, p->k,
                                                       room);
+    assert_guarded(region_room, room, 1, 0, 0);
 }
 
 /* Random weights as they are stored, at the end of a region, and as f32 in `values`; how many bytes they take. */
@@ -59,12 +61,13 @@ static size_t make_weights(kind what, size_t rows, size_t k)
     return bytes;
 }
 
-static void check(kind what, size_t rows, size_t cols, size_t k)
+/* False: nothing was checked, as so few weights are not smaller as a slim strip. */
+static bool check(kind what, size_t rows, size_t cols, size_t k)
 {
     product p = {.rows = rows, .cols = cols, .k = k, .ldx = k + random_below(4), .ldy = rows + random_below(4)};
     size_t  bytes = make_weights(what, rows, k), count = spread(cols, p.ldx, k);
-    if (bytes == 0) /* too small to be slim */
-        return;
+    if (bytes == 0)
+        return false;
     p.w = memcpy(region_end(region_w, bytes), stored, bytes);
     for (size_t i = 0; i < count; i++)
         x[i] = (float)(int32_t)random_u32() * 0x1p-31f;
@@ -80,6 +83,7 @@ static void check(kind what, size_t rows, size_t cols, size_t k)
                 assert_same(variants[v], "a product of many columns", y[c * p.ldy + r], expected[c * rows + r]);
         }
     }
+    return true;
 }
 
 /* Around every number at which something ends: rows of a tile and of a panel, columns of a tile and of a group,
@@ -96,25 +100,49 @@ static void test_many_columns(void **state)
         size_t k = longer ? long_ks[random_below(6)] : short_ks[random_below(5)];
         if (what >= Q8)
             k = (k + 31) / 32 * 32;
-        check(what, rows[random_below(12)], cols[longer ? random_below(4) : random_below(10)], k);
+        (void)check(what, rows[random_below(12)], cols[longer ? random_below(4) : random_below(10)], k);
     }
 }
 
-/* The one shape that needs everything at once: more rows than a panel, more columns than a group, more elements than a
- * whole row may have. */
+/* Shapes that need everything at once: more rows than a panel, more columns than pass by at once, more elements than a
+ * panel of whole rows may have; and both sides of each of these, and of what lies near. */
 static void test_all_cuts(void **state)
 {
     (void)state;
-    check(BF16, 37, 140, 5300);
-    check(SLIM, 35, 134, 5184);
+    assert_true(check(BF16, 37, 140, 5300));
+    assert_true(check(SLIM, 35, 134, 5184));
+    assert_true(check(F32, 33, 132, 5121));
+    assert_true(check(Q8, 5, 133, 5152));
+    assert_true(check(Q4, 33, 133, 5152));
+    assert_true(check(BF16, 33, 97, 4480));
+    assert_true(check(F16, 9, 64, 4096));
+    assert_true(check(F16, 9, 64, 4097));
 }
 
 /* Every number of columns, few rows: whatever groups of columns it makes. */
 static void test_every_count(void **state)
 {
     (void)state;
-    for (size_t cols = 1; cols <= 110; cols++)
-        check((kind)(cols % KINDS), 1 + cols % 6, cols, 32);
+    for (size_t cols = 1; cols <= 110; cols++) {
+        for (size_t what = cols / 2 % 2; what < KINDS; what += 2) {
+            size_t rows = 1 + random_below(9);
+            assert_true(what == SLIM ? check(SLIM, rows + 3, cols, 256) : check((kind)what, rows, cols, 32));
+        }
+    }
+}
+
+/* What a plan relies on: room for the most columns is enough for fewer. */
+static void test_room(void **state)
+{
+    (void)state;
+    static const size_t ks[] = {1, 16, 512, 513, 2730, 2731, 4480, 4481, 5120, 5121, 15421};
+    for (size_t i = 0; i < sizeof ks / sizeof ks[0]; i++) {
+        for (size_t cols = 1; cols <= 600; cols++) {
+            assert_true(nw_matmul_room(cols, ks[i]) <= nw_matmul_room(cols + 1, ks[i]));
+            assert_true((nw_matmul_room(cols, ks[i]) == 0) == (cols <= 16));
+            assert_true(nw_matmul_room(cols, ks[i]) * sizeof(float) <= 572 << 10);
+        }
+    }
 }
 
 int main(void)
@@ -124,6 +152,6 @@ int main(void)
         return 1;
     region_w = region_new(), region_x = region_new(), region_y = region_new(), region_room = region_new();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_many_columns), cmocka_unit_test(test_all_cuts),
-                                       cmocka_unit_test(test_every_count)};
+                                       cmocka_unit_test(test_every_count), cmocka_unit_test(test_room)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
