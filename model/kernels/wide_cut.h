@@ -6,6 +6,7 @@
  *
  * Up to WIDE_NEAR_COLS columns, if they lie in the second cache (WIDE_NEAR_INPUTS elements of x), have panels of few
  * rows and one stretch, which lie in the first one; between two panels of the same rows the chains wait in memory.
+ * So have short rows, of which so many columns are near at a time, and then the next: a small model's room is small.
  *
  * More columns are read from further away, so panels have many rows for each time that x is read, and wait in the
  * second cache. They have all elements of their rows, so that weights are widened once for all columns and no chains
@@ -48,7 +49,7 @@ static inline wide_cut wide_cut_make(size_t cols, size_t k)
 {
     if (cols <= WIDE_FEW)
         return (wide_cut){WIDE_ROWS_STEP, WIDE_FEW_COLS, WIDE_NEAR_STRETCH, WIDE_NEAR_STRETCH, false};
-    if (cols <= WIDE_NEAR_COLS && cols * k <= WIDE_NEAR_INPUTS)
+    if (k <= WIDE_NEAR_STRETCH || (cols <= WIDE_NEAR_COLS && cols * k <= WIDE_NEAR_INPUTS))
         return (wide_cut){WIDE_NEAR_ROWS, WIDE_NEAR_COLS, WIDE_NEAR_STRETCH, WIDE_NEAR_STRETCH, false};
     if (k > WIDE_WHOLE)
         return (wide_cut){WIDE_ROWS, WIDE_COLS, WIDE_STRETCH, WIDE_STRETCH, true};
