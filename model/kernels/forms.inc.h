@@ -91,16 +91,13 @@ LANES_INLINE void form_look_ahead(form f, size_t rows, const form_rows *t, size_
         form_fetch((uintptr_t)t->codes + ahead * codes / 64 + g * rows * codes, rows * codes, near);
 }
 
-/* What sections take FORM_NEAR_BYTES later, of the raw plane. */
-LANES_INLINE void form_look_ahead_sections(form f, size_t rows, const form_at at[FORM_ROWS])
+/* What a row takes FORM_NEAR_BYTES later, of the raw plane. */
+LANES_INLINE void form_fetch_group(form f, const form_at *at)
 {
     size_t codes = form_code_bytes(f);
-    LANES_UNROLL
-    for (size_t r = 0; r < rows; r++) {
-        form_fetch((uintptr_t)at[r].raw + FORM_NEAR_BYTES, form_raw_bytes(f), true);
-        if (codes > 0)
-            form_fetch((uintptr_t)at[r].codes + FORM_NEAR_BYTES * codes / 64, codes, true);
-    }
+    form_fetch((uintptr_t)at->raw + FORM_NEAR_BYTES, form_raw_bytes(f), true);
+    if (codes > 0)
+        form_fetch((uintptr_t)at->codes + FORM_NEAR_BYTES * codes / 64, codes, true);
 }
 
 /* One group of every row, of which `part` weights are there; whole vectors without any are skipped. */
@@ -152,7 +149,9 @@ LANES_INLINE void form_tile(form f, size_t rows, size_t cols, float *y, size_t l
     size_t group = 16 * form_vectors(f), i = 0, k = t->k;
     for (size_t g = 0; k - i >= group; i += group, g++) {
         if (cols == 1 && t->apart > 1) {
-            form_look_ahead_sections(f, rows, at);
+            LANES_UNROLL
+            for (size_t r = 0; r < rows; r++)
+                form_fetch_group(f, &at[r]);
         } else if (!t->gaps) {
             form_look_ahead(f, rows, t, g, FORM_NEAR_BYTES, true);
             form_look_ahead(f, rows, t, g, FORM_FAR_BYTES, false);
@@ -199,15 +198,12 @@ static const form_fn form_functions[FORM_COUNT][FORM_COLS] = {FORM_EACH(FORM_ENT
 /* ---- many columns ------------------------------------------------------------------------------------------------ */
 
 /* The next n weights of one row, fetched some way ahead, each vector `apart` vectors behind the one before; in the last
- * one, zeros behind them.
- */
+ * one, zeros behind them. */
 LANES_INLINE void form_decode(form f, float *out, size_t apart, form_at *at, size_t n, const form_constants *constants)
 {
     for (size_t i = 0; i < n; i += 16 * form_vectors(f)) {
         v16 w[4];
-        form_fetch((uintptr_t)at->raw + FORM_NEAR_BYTES, form_raw_bytes(f), true);
-        if (form_code_bytes(f) > 0)
-            form_fetch((uintptr_t)at->codes + FORM_NEAR_BYTES * form_code_bytes(f) / 64, form_code_bytes(f), true);
+        form_fetch_group(f, at);
         form_group(f, w, at, constants);
         LANES_UNROLL
         for (size_t j = 0; j < form_vectors(f); j++) {

@@ -128,14 +128,21 @@ static void visit(const subject *s, nw_model *model, const nw_session_options *o
     run_in_child(run_budget, s, o->budget_bytes);
 }
 
+/* The model, and its plan; the caller closes it. */
+static nw_model *open_planned(const subject *s, const nw_session_options *o, nw_plan *ret_plan)
+{
+    nw_error  err = {0};
+    nw_model *model = NULL;
+    nw_code   rc = nw_model_open(&(nw_model_options){.path = s->dir}, &model, &err);
+    check(rc == NW_OK && nw_plan_make(model, o, ret_plan, &err) == NW_OK, s, 0, err.msg, 0, 0);
+    return model;
+}
+
 static void test_subject(const subject *s)
 {
-    nw_error           err = {0};
-    nw_model          *model = NULL;
     nw_plan            plan;
     nw_session_options o = options(s, (uint64_t)1 << 40);
-    nw_code            rc = nw_model_open(&(nw_model_options){.path = s->dir}, &model, &err);
-    check(rc == NW_OK && nw_plan_make(model, &o, &plan, &err) == NW_OK, s, 0, err.msg, 0, 0);
+    nw_model          *model = open_planned(s, &o, &plan);
     uint64_t smallest = plan.smallest, all = plan.budget_all_resident;
     run_in_child(run_refusal, s, smallest);
     check_plans(s, model, o, &plan, 8 << 20, 40, visit);
@@ -150,12 +157,9 @@ static void test_subject(const subject *s)
  * or many, so that what is read ahead ends before the attention or not. */
 static void test_close_budgets(const subject *s)
 {
-    nw_error           err = {0};
-    nw_model          *model = NULL;
     nw_plan            plan;
     nw_session_options o = options(s, (uint64_t)1 << 40);
-    nw_code            rc = nw_model_open(&(nw_model_options){.path = s->dir}, &model, &err);
-    check(rc == NW_OK && nw_plan_make(model, &o, &plan, &err) == NW_OK, s, 0, err.msg, 0, 0);
+    nw_model          *model = open_planned(s, &o, &plan);
     nw_model_close(model);
     for (uint64_t budget = plan.smallest; budget < plan.smallest + (3 << 19); budget += 28 << 10)
         run_in_child(run_budget, s, budget);
@@ -245,14 +249,11 @@ static void run_alone(const subject *s, uint64_t budget)
 
 static void test_groups(const subject *s)
 {
-    nw_error           err = {0};
-    nw_model          *model = NULL;
     nw_plan            plan;
     nw_session_options o = options(s, (uint64_t)1 << 40);
     o.max_lanes = GROUP_LANES;
     o.max_encode_tokens = GROUP_LANES * s->longest;
-    nw_code rc = nw_model_open(&(nw_model_options){.path = s->dir}, &model, &err);
-    check(rc == NW_OK && nw_plan_make(model, &o, &plan, &err) == NW_OK, s, 0, err.msg, 0, 0);
+    nw_model *model = open_planned(s, &o, &plan);
     run_in_child(run_groups, s, plan.budget_all_resident - (1 << 20));
     run_in_child(run_groups, s, plan.budget_all_resident);
     run_in_child(run_alone, s, plan.budget_all_resident);
@@ -300,12 +301,10 @@ static void run_long(const subject *s, uint64_t budget)
 static void test_long(const subject *s)
 {
     nw_error           err = {0};
-    nw_model          *model = NULL;
     nw_plan            plan, small;
     nw_session_options o = options(s, (uint64_t)1 << 40);
     o.max_output_tokens = LONG_ANSWER;
-    nw_code rc = nw_model_open(&(nw_model_options){.path = s->dir}, &model, &err);
-    check(rc == NW_OK && nw_plan_make(model, &o, &plan, &err) == NW_OK, s, 0, err.msg, 0, 0);
+    nw_model *model = open_planned(s, &o, &plan);
     o.budget_bytes = plan.smallest;
     check(nw_plan_make(model, &o, &small, &err) == NW_OK, s, plan.smallest, err.msg, 0, 0);
     check(small.kv_page_rows > 0 && plan.kv_page_rows == 0, s, plan.smallest, "rows of a page", small.kv_page_rows, 1);
